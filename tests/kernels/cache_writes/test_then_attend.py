@@ -160,7 +160,7 @@ def test_an_exception_of_the_writer_is_a_failure() -> None:
     assert found.kind is Kind.RAISED
 
 
-def test_a_pair_supports_what_both_do() -> None:
+def test_a_pair_supports_the_common_features() -> None:
     can = resolve("native:store_cache,trtllm_mha").capability
     assert not can.writes
     assert not can.empty_kv

@@ -376,7 +376,7 @@ LEGAL: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("op", "changes"), LEGAL)
-def test_what_is_odd_but_legal_is_not_held_against_the_caller(op: str, changes: dict[str, Any]) -> None:
+def test_unusual_but_legal_arguments_are_no_breach(op: str, changes: dict[str, Any]) -> None:
     assert breaches(op, **changes) == ()
 
 
@@ -407,7 +407,7 @@ def test_a_gap_between_the_rows_of_a_page_table_is_legal() -> None:
     assert breaches(DECODE, block_tables=gaps[:, :4]) == ()
 
 
-def test_a_batch_that_does_not_fit_comes_before_what_follows_from_it() -> None:
+def test_a_wrong_batch_size_is_reported_before_its_consequences() -> None:
     found = breaches(
         CONTEXT, batch_size=4, max_kv_len=8, block_tables=paged(7), out=torch.zeros(7, 4, 16), window_left=-2
     )
@@ -418,7 +418,7 @@ def test_lengths_are_not_judged_where_they_are_no_int32() -> None:
     assert [breach.arguments for breach in breaches(DECODE, seq_lens=torch.tensor([99, -1, 4]))] == [("seq_lens",)]
 
 
-def test_results_that_share_memory_with_what_is_read_are_reported() -> None:
+def test_results_that_overlap_inputs_are_reported() -> None:
     query = torch.zeros(6, 4, 16)
     (breach,) = breaches(DECODE, query=query, out=query)
     assert breach.arguments == ("out", "query")
@@ -427,7 +427,7 @@ def test_results_that_share_memory_with_what_is_read_are_reported() -> None:
     assert breach.arguments == ("v", "v_other")
 
 
-def test_results_that_lie_among_what_is_read_without_sharing_an_element_are_legal() -> None:
+def test_results_interleaved_with_inputs_without_overlap_are_legal() -> None:
     rows = torch.zeros(6, 8, 16)
     assert breaches(DECODE, query=rows[:, :4], out=rows[:, 4:]) == ()
     assert breaches(DECODE, query=rows[:, :4], out=rows[:, 3:7])[0].arguments == ("out", "query")

@@ -50,9 +50,7 @@ def place(op: str, name: str, offset: int, **changes: object) -> str:
         ("merge_state_in_place", "v", 64, "row 1, head 0, element 0"),
     ],
 )
-def test_a_place_is_reported_by_what_its_axes_count_and_whose_it_is(
-    op: str, name: str, offset: int, words: str
-) -> None:
+def test_a_place_is_described_by_its_axes_and_its_request(op: str, name: str, offset: int, words: str) -> None:
     assert place(op, name, offset) == words
 
 
@@ -64,7 +62,7 @@ def test_a_page_that_is_not_there_is_reported_with_the_request_that_asks_for_it(
     )
 
 
-def test_what_strides_leave_out_is_a_gap() -> None:
+def test_elements_between_strides_are_a_gap() -> None:
     gaps = torch.zeros(3, 6, dtype=torch.int32)[:, :4]
     assert place(DECODE, "block_tables", 6 + 4, block_tables=gaps) == "request 1, 1 element into the gap after it"
     assert place(DECODE, "block_tables", 6 + 5, block_tables=gaps) == "request 1, 2 elements into the gap after it"

@@ -74,7 +74,7 @@ def arguments_of(backend: FunctionBackend, case: Case, bench_of: Callable[..., B
     return recorder.launches[0].arguments
 
 
-def test_a_function_is_handed_only_what_it_supports(bench_of: Callable[..., Bench]) -> None:
+def test_a_function_gets_only_supported_arguments(bench_of: Callable[..., Bench]) -> None:
     case = Case(backend="plain", geometry=NHD, steps=(step(Mode.EXTEND, (2, 9), (3, 3)),), max_len_slack=5)
     seen: dict[str, Any] = {}
     plain = FunctionBackend(lambda **arguments: seen.update(arguments))

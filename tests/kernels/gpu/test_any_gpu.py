@@ -118,7 +118,7 @@ def test_head_dims_beyond_a_blocks_memory_are_rejected() -> None:
 
 
 @pytest.mark.parametrize("kind", ATTENTION)
-def test_functions_are_the_native_ones_to_who_looks_at_them(kind: str) -> None:
+def test_functions_have_the_names_and_signatures_of_the_native_ones(kind: str) -> None:
     mine, native = getattr(ANY_GPU, kind), getattr(NATIVE, kind)
     assert (mine.name, mine.writes, mine.module) == (native.name, native.writes, native.module)
     assert inspect.signature(mine.function) == inspect.signature(native.function)

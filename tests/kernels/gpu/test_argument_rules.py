@@ -58,7 +58,7 @@ OPTIONS = {
         ("sparse.VariableBlockSparseAttentionWrapper", rules.VARIABLE_SPARSE),
     ],
 )
-def test_what_is_promised_is_an_argument_with_a_default(wrapper: str, of: Rules) -> None:
+def test_a_promised_form_of_a_wrapper_is_an_argument_with_a_default(wrapper: str, of: Rules) -> None:
     module, name = wrapper.split(".")
     found: Any = getattr(pytest.importorskip(f"flashinfer.{module}"), name)
     plan = inspect.signature(getattr(found, "_plan_impl", found.plan)).parameters
@@ -101,7 +101,7 @@ OF_FUNCTIONS = {
         ),
     ],
 )
-def test_what_a_function_promises_is_an_argument(names: tuple[str, ...], of: Rules) -> None:
+def test_a_promised_form_of_a_function_is_an_argument(names: tuple[str, ...], of: Rules) -> None:
     for function in names:
         module, name = function.split(".")
         parameters = inspect.signature(getattr(pytest.importorskip(f"flashinfer.{module}"), name)).parameters

@@ -96,7 +96,7 @@ def test_a_broken_installation_is_no_unsupported_case(monkeypatch: pytest.Monkey
         bind(f"{old}.broken", "decode", {})
 
 
-def test_what_a_function_needs_must_be_given(old: str) -> None:
+def test_a_missing_required_argument_raises(old: str) -> None:
     with pytest.raises(TypeError, match="missing a required argument: 'out'"):
         bind(old, "decode", {"query": 1})
 

@@ -71,7 +71,7 @@ def rejects(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return reject
 
 
-def test_what_needs_a_module_that_is_rejected_is_unsupported(rejects: Callable[[str], None]) -> None:
+def test_a_case_that_needs_a_rejected_module_is_unsupported(rejects: Callable[[str], None]) -> None:
     rejects("extend")
     with pytest.raises(Unsupported, match="extend does not compile: no"):
         backend(DECODES, EXTENDS).open(case(Mode.DECODE, Mode.EXTEND), NO_BENCH)

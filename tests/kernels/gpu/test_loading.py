@@ -21,7 +21,7 @@ def module(name: str) -> Module:
     return Module(name, lambda: None)
 
 
-def test_what_is_compiled_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_modules_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
     known = {
         "there": Built(library="/cache/there.so", base="/"),
@@ -44,7 +44,7 @@ def test_what_is_compiled_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert loaded == ["/cache/there.so", "/cache/gone.so"]
 
 
-def test_flashinfer_asks_nobody_about_what_its_cache_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_flashinfer_does_not_rebuild_cached_modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     environment = pytest.importorskip("flashinfer.jit.env", reason="asks the installed FlashInfer")
     core = pytest.importorskip("flashinfer.jit.core")
     monkeypatch.setattr(environment, "FLASHINFER_AOT_DIR", tmp_path / "nothing")
@@ -59,7 +59,7 @@ def test_flashinfer_asks_nobody_about_what_its_cache_has(monkeypatch: pytest.Mon
     assert spec.build_and_load() == f"loaded from {library}"
 
 
-def test_what_was_compiled_ahead_of_time_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_modules_compiled_ahead_of_time_are_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     environment = pytest.importorskip("flashinfer.jit.env", reason="asks the installed FlashInfer")
     monkeypatch.setattr(environment, "FLASHINFER_AOT_DIR", tmp_path)
     modules.trust_the_cache()

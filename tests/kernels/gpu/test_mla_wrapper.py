@@ -62,7 +62,7 @@ def test_plans_for_a_graph_fill_the_same_buffers(bench_of: Callable[..., Bench])
 
 
 @pytest.mark.parametrize("static", [None, StaticSize(requests=1, pages=4)])
-def test_what_a_wrapper_holds_is_on_record_with_a_launch(
+def test_tensors_held_by_a_wrapper_are_recorded_with_a_launch(
     bench_of: Callable[..., Bench], static: StaticSize | None
 ) -> None:
     case, recorder = _case((1, 33)), Recorder()
@@ -107,6 +107,6 @@ def test_a_batch_that_flashinfer_refuses_is_unsupported(
     assert type(caught.value) is raised
 
 
-def test_the_workspace_is_what_an_h100_asked_for() -> None:
+def test_the_workspace_has_the_size_that_an_h100_requires() -> None:
     # "Buffer overflow when allocating memory for mla_partial_o with size 17301504", and an LSE for each of its rows.
     assert workspace_bytes(Latent(), processors=132) == 17301504 + 2 * 64 * 132 * 4

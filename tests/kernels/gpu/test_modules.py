@@ -101,20 +101,20 @@ def test_modules_are_compiled_and_reported(builds: Builds) -> None:
     assert any(line.endswith(" s: good good2 is there") for line in builds.first.sent)
 
 
-def test_what_was_compiled_ahead_of_time_is_taken(builds: Builds) -> None:
+def test_modules_compiled_ahead_of_time_are_not_built(builds: Builds) -> None:
     assert "ahead_of_time" in builds.first.named()
     assert "ahead_of_time" not in builds.first.rejected
     assert not (builds.folder / "ahead_of_time" / "build.ninja").exists()
 
 
 @pytest.mark.parametrize(("kind", "reason"), {**REFUSED, **MAY_GO_BETTER}.items())
-def test_what_can_not_be_compiled_is_reported_with_the_reason(kind: str, reason: str, builds: Builds) -> None:
+def test_a_module_that_does_not_compile_is_reported_with_the_reason(kind: str, reason: str, builds: Builds) -> None:
     assert builds.first.rejected[kind].startswith(reason)
     (line,) = (line for line in builds.first.sent if f" {kind} " in line)
     assert f"can't be compiled: {reason}" in line
 
 
-def test_what_is_settled_is_not_compiled_again(builds: Builds) -> None:
+def test_settled_modules_are_not_compiled_again(builds: Builds) -> None:
     assert builds.again.named() == {*MAY_GO_BETTER, "good"}
     assert builds.again.rejected == builds.first.rejected
 

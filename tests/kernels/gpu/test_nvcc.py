@@ -89,7 +89,7 @@ def test_other_architectures_files_and_compilers_are_other_libraries(
 
 
 @pytest.mark.slow
-def test_headers_are_not_compiled_and_count_for_what_is_the_same_library(compiler: Compiler, tmp_path: Path) -> None:
+def test_headers_are_not_compiled_and_a_change_of_one_rebuilds_the_library(compiler: Compiler, tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("kernel.cu", "exports.cpp", "views.h")]
     for file in files:
         file.touch()
@@ -123,7 +123,7 @@ def test_a_toolkit_without_nvcc_is_named(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-def test_what_nvcc_refuses_is_shown(compiler: Compiler) -> None:
+def test_errors_of_nvcc_are_shown(compiler: Compiler) -> None:
     compiler.refuses = "[1/2] nvcc ...\nguards.cu(3): error: no such thing\nninja: stopped"
     refused = r"could not compile guards\.cu for SM 9\.0:\nguards\.cu\(3\): error: no such thing"
     with pytest.raises(BuildFailed, match=refused):

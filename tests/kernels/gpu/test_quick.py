@@ -64,7 +64,7 @@ def test_an_unlimited_budget_covers_every_pair() -> None:
     assert set(chosen.modules) <= {*FA2_PAGED.modules(), *FA3_PAGED.modules()}
 
 
-def test_a_budget_is_kept_and_spent_on_what_covers_most() -> None:
+def test_a_budget_is_kept_and_spent_on_the_largest_coverage() -> None:
     every = quick_set([FA3_PAGED], budget=1e9)
     dearest = max(map(cost, FA3_PAGED.modules()))
     chosen = quick_set([FA3_PAGED], budget=dearest)

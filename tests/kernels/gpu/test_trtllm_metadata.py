@@ -53,7 +53,7 @@ def paired(*steps: Step) -> Case:
     return msgspec.structs.replace(case, views=Views(kv=KvView.PAIRED))
 
 
-def test_decode_and_verify_run_on_xqa_and_all_else_on_fmha_v2(launches_of: Callable[[Case], list[Launched]]) -> None:
+def test_decode_and_verify_run_on_xqa_and_other_modes_on_fmha_v2(launches_of: Callable[[Case], list[Launched]]) -> None:
     for mode in Mode.of_kernels():
         stride = 4 if mode.speculative else 0
         (launched,) = launches_of(paired(step(mode, (1 if mode is Mode.DECODE else 4, 9), stride=stride)))

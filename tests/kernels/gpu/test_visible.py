@@ -67,7 +67,7 @@ def test_all_are_visible_unless_something_is_chosen(monkeypatch: pytest.MonkeyPa
         "unknown",
     ],
 )
-def test_what_is_chosen_is_visible_in_that_order(
+def test_chosen_gpus_are_visible_in_their_order(
     chosen: str, left: list[fake_nvml.Chip], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert seen(monkeypatch, chosen) == [chip.uuid for chip in left]
@@ -140,7 +140,7 @@ def test_a_cpu_build_of_torch_is_reported(monkeypatch: pytest.MonkeyPatch) -> No
     assert "PyTorch is a build without CUDA" in str(visible.missing(HOPPER, ()))
 
 
-def test_a_missing_package_is_reported_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_nvml.install(monkeypatch, [H200])
     monkeypatch.setitem(visible._INSTALL, "absent_package", "attnfuzz[gpu]")
     reason = visible.missing(HOPPER, ("torch", "absent_package"))
@@ -153,7 +153,7 @@ def test_a_missing_compiler_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert "has no bin/nvcc: install NVIDIA's CUDA toolkit" in str(visible.missing(HOPPER, ()))
 
 
-def test_nothing_is_imported_to_know_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looking_for_missing_packages_imports_none(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_nvml.install(monkeypatch, [H200])
     before = set(sys.modules)
     visible.missing(HOPPER, ("flashinfer",))

@@ -20,11 +20,11 @@ def test_a_result_is_waited_for_before_it_is_read() -> None:
     assert log == ["waited", "read"]
 
 
-def test_what_is_there_needs_no_wait() -> None:
+def test_an_available_result_needs_no_wait() -> None:
     assert done(3).then(str).result() == "3"
 
 
-def test_a_copy_holds_what_the_tensor_held_when_it_was_asked_for() -> None:
+def test_a_copy_holds_the_contents_at_the_time_of_the_request() -> None:
     value = torch.arange(6, dtype=torch.bfloat16).view(2, 3)
     copy = to_host(value)
     value.zero_()

@@ -42,7 +42,7 @@ def library(label: str = "lib:op", **fields: Any) -> LibraryBackend:
         ({"why_not": lambda: "this CPU has no AVX-512"}, "this CPU has no AVX-512"),
     ],
 )
-def test_what_is_missing_comes_with_a_remedy(fields: dict[str, Any], reason: str | None) -> None:
+def test_a_missing_package_is_reported_with_a_remedy(fields: dict[str, Any], reason: str | None) -> None:
     assert library(**fields).missing() == reason
 
 
@@ -85,7 +85,7 @@ def test_kernels_of_torch_have_its_release_whatever_the_build(monkeypatch: pytes
     assert library().versions() == {"torch": "2.13.0"}
 
 
-def test_extras_install_what_backends_need() -> None:
+def test_extras_install_the_packages_of_backends() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     named = {
         (extra, each.name): each.specifier

@@ -103,7 +103,7 @@ def test_a_wrong_code_is_not_taken_for_the_truth() -> None:
 
 
 @needs_library
-def test_a_u8_cache_is_judged_by_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_u8_cache_is_judged_by_its_decoded_contents(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its numbers differ from the request's by more than attention in f32 may."""
     case = Case(backend="openvino:paged_u8", geometry=geometry(""), steps=STEPS[:1])
     assert run(case).observations == ()

@@ -102,7 +102,7 @@ def test_drawn_cases_of_compiled_flex_attention_pass() -> None:
 
 @pytest.mark.slow
 @examples(20, 100)
-def test_drawn_decodes_pass_but_for_what_is_known(count: int) -> None:
+def test_drawn_decodes_pass_except_for_known_failures(count: int) -> None:
     for each in lighter(drawn(NESTED.name, count)):
         assert {seen.kind for seen in run(each).observations} <= {Kind.RAISED}
 

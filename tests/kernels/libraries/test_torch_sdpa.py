@@ -15,7 +15,7 @@ from attnfuzz.reference.edges import edges_of
 
 @pytest.mark.parametrize("window_left", [-1, 0, 1, 3])
 @pytest.mark.parametrize(("q_len", "kv_len"), [(1, 1), (4, 4), (3, 7), (5, 2), (2, 0), (0, 3)])
-def test_the_mask_is_what_a_scalar_loop_says(q_len: int, kv_len: int, window_left: int) -> None:
+def test_the_mask_equals_that_of_a_scalar_loop(q_len: int, kv_len: int, window_left: int) -> None:
     mask = visible(q_len, kv_len, window_left)
     assert mask.shape == (q_len, kv_len)
     for query in range(q_len):

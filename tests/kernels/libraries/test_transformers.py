@@ -41,7 +41,7 @@ def test_batches_of_all_kinds_pass(name: str, window_left: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @examples(20, 100)
-def test_drawn_cases_pass_but_for_what_is_known(name: str, count: int) -> None:
+def test_drawn_cases_pass_except_for_known_failures(name: str, count: int) -> None:
     """A window of one key is no window, and a soft cap is left out."""
     plain = [each for each in drawn(name, count) if each.geometry.window_left != 0 and not each.geometry.soft_cap]
     assert plain
@@ -51,7 +51,7 @@ def test_drawn_cases_pass_but_for_what_is_known(name: str, count: int) -> None:
 
 @needs_library
 @pytest.mark.parametrize("fields", [{"window_left": 0}, {"soft_cap": 5.0}])
-def test_what_is_left_out_is_found(fields: dict[str, Any]) -> None:
+def test_an_ignored_feature_is_found(fields: dict[str, Any]) -> None:
     wrong = msgspec.structs.replace(case(PAGED_EAGER.name, **fields), values=ValueFamily.LARGE_LOGITS)
     assert {each.kind for each in run(wrong).observations} == {Kind.OUTPUT_MISMATCH}
 
@@ -73,6 +73,6 @@ def test_a_read_past_the_gathered_keys_faults(runner: Runner) -> None:
     assert (fault.kind, fault.place) == (Kind.ILLEGAL_ACCESS, "key")
 
 
-def test_what_it_refuses_is_not_in_its_capability() -> None:
+def test_refused_features_are_not_in_the_capability() -> None:
     assert PAGED_SDPA.capability.why_not(case(PAGED_SDPA.name, soft_cap=5.0)) == "a logit soft cap"
     assert PAGED_SDPA.capability.why_not(case(PAGED_SDPA.name, sinks=True)) == "attention sinks"

@@ -77,7 +77,7 @@ def test_batches_of_all_kinds_pass(backend: str, fields: dict[str, Any]) -> None
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @examples(20, 100)
-def test_drawn_cases_pass_but_for_what_is_known(count: int) -> None:
+def test_drawn_cases_pass_except_for_known_failures(count: int) -> None:
     """Sinks are read past their end, which kills this process, and large logits overflow under a soft cap."""
     plain = [each for each in drawn(ATTENTION.name, count) if not (each.geometry.sinks or each.geometry.soft_cap)]
     assert plain
@@ -150,7 +150,7 @@ def there(*_: object) -> None:
         ("x86_64", True, {"other_torch": there, "_no_numa": there}, "it was not built for x86"),
     ],
 )
-def test_what_is_missing_is_said_without_loading_it(
+def test_missing_requirements_are_reported_without_loading_the_library(
     monkeypatch: pytest.MonkeyPatch, machine: str, other: dict[str, Callable[[], None]], reason: str, *, avx512: bool
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)

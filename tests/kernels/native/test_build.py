@@ -95,7 +95,9 @@ def unbuilt(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> pyte
     return monkeypatch
 
 
-def test_no_compiler_gives_one_line_that_says_what_to_install(tmp_path: Path, unbuilt: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_reported_in_one_line_with_the_package(
+    tmp_path: Path, unbuilt: pytest.MonkeyPatch
+) -> None:
     unbuilt.setenv("PATH", str(tmp_path))
     unbuilt.setenv("CXX", "")
     with pytest.raises(NoCompiler, match=r"^no C\+\+ compiler .*install g\+\+.*$"):

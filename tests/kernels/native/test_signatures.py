@@ -51,6 +51,6 @@ def test_positional_arguments_have_the_order_of_flashinfer(op: Op) -> None:
 
 
 @pytest.mark.parametrize("op", NATIVE.ops(), ids=lambda op: op.name)
-def test_what_an_op_writes_are_arguments_of_it(op: Op) -> None:
+def test_written_arguments_are_parameters_of_the_op(op: Op) -> None:
     assert op.writes
     assert op.writes <= native_parameters(op).keys()

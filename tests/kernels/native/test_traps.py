@@ -184,7 +184,7 @@ def test_arguments_that_do_not_fit_are_rejected_by_name(guarded: Any, change: di
         ("q_len_per_req", None),
     ],
 )
-def test_what_no_native_kernel_does_is_rejected_by_name(guarded: Any, name: str, value: object) -> None:
+def test_unsupported_arguments_are_rejected_by_name(guarded: Any, name: str, value: object) -> None:
     with guarded(right=True) as memory:
         arguments = decode_arguments(memory, rows=1, lengths=int32(4))
         with pytest.raises(NotImplementedError, match=name):

@@ -142,7 +142,7 @@ def test_reshape_and_cache_follows_a_slot_past_the_pool(guarded: Any, dying: Any
         ({"kv_layout": "DHN"}, "kv_layout must be HND or NHD"),
     ],
 )
-def test_what_has_no_meaning_is_rejected_by_name(wrong: dict[str, Any], message: str) -> None:
+def test_meaningless_arguments_are_rejected_by_name(wrong: dict[str, Any], message: str) -> None:
     right = {
         "key": torch.ones(2, HEADS, DIM),
         "value": torch.ones(2, HEADS, DIM),

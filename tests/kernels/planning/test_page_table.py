@@ -39,7 +39,7 @@ def test_owned_pages_come_first_then_readable_ones_then_the_tail(
     assert set(table[:, 3:].flatten().tolist()) == beyond
 
 
-def test_a_stale_tail_holds_pages_that_somebody_owns(bench_of: BenchOf) -> None:
+def test_a_stale_tail_holds_pages_of_other_requests(bench_of: BenchOf) -> None:
     case = case_of(TableTail.STALE)
     table = table_of(case, bench_of(case)).rows([0], owned=[3], reach=[3], width=40)
     beyond = set(table[0, 3:].tolist())

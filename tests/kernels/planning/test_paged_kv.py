@@ -80,7 +80,7 @@ DUMMY = {(DUMMY_PAGE, slot) for slot in range(4)}
 
 
 @pytest.mark.parametrize("order", PageOrder)
-def test_every_slot_has_the_pages_that_it_needs_and_nobody_has_the_dummy_page(order: PageOrder) -> None:
+def test_every_slot_has_the_pages_that_it_needs_and_none_the_dummy_page(order: PageOrder) -> None:
     pages = pages_of(case_of(decode(*LENGTHS), order=order))
     assert [len(pages[slot]) for slot in range(len(LENGTHS))] == [3, 1, 0, 5, 3]
     used = {page for own in pages.values() for page in own}
@@ -95,7 +95,7 @@ def test_no_page_has_two_owners(order: PageOrder) -> None:
     assert len(set(owned)) == len(owned) == 12
 
 
-def test_orders_are_what_they_are_called() -> None:
+def test_page_orders_match_their_names() -> None:
     assert pages_of(case_of(decode(9, 5), order=PageOrder.IDENTITY)) == {0: [1, 2, 3], 1: [4, 5]}
     assert pages_of(case_of(decode(9, 5), order=PageOrder.INTERLEAVED)) == {0: [1, 3, 5], 1: [2, 4]}
     shuffled = pages_of(case_of(decode(40, 40), order=PageOrder.SHUFFLED))
@@ -166,7 +166,7 @@ def test_strides_are_those_of_the_view(bench_of: BenchOf) -> None:
     assert strides(KvView.PAIRED, KvLayout.HND) == [(256, 128, 64, 16, 1)]
 
 
-def test_spare_pages_belong_to_nobody(bench_of: BenchOf) -> None:
+def test_spare_pages_belong_to_no_request(bench_of: BenchOf) -> None:
     case = case_of(decode(9))
     kv = PagedKv(case, bench_of(case))
     assert (kv.poison_page, kv.total_pages) == (4, 6)

@@ -46,7 +46,7 @@ def test_tokens_are_the_same_beside_others(values: ValueFamily, change: Callable
 
 
 @pytest.mark.parametrize("values", ValueFamily)
-def test_slots_and_tokens_of_nobody_differ(values: ValueFamily) -> None:
+def test_tokens_of_slots_and_unowned_tokens_differ(values: ValueFamily) -> None:
     drawn = tokens_of(case_of(EXTEND, values=values), extra=5)
     assert not torch.equal(drawn.values(0, 5), drawn.values(1, 5))
     assert not torch.equal(drawn.values(0, 5), drawn.value[drawn.extra])

@@ -62,12 +62,12 @@ def _pinned_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -
     return _World(tmp_path, {"model_runner.enable_x": [place]}, monkeypatch)
 
 
-def test_what_is_given_is_answered_and_asks_nothing(world: _World) -> None:
+def test_a_given_attribute_is_answered_without_a_question(world: _World) -> None:
     assert world.run("init", ServerMock("model_runner", enable_x=3)) == 3
     world.asked.check()
 
 
-def test_a_question_that_nobody_looked_at_ends_the_run_and_says_what_was_asked_and_where(world: _World) -> None:
+def test_an_unknown_question_ends_the_run_with_attribute_and_source_line(world: _World) -> None:
     said = "SGLang 0.5.9 asks for model_runner.enable_x (sglang/srt/backend.py:3)"
     with pytest.raises(Unanswered, match=re.escape(said)):
         world.run("init", ServerMock("model_runner"))
@@ -109,18 +109,18 @@ def test_a_pinned_question_from_another_file_is_a_new_one(tmp_path: Path, monkey
         world.run("init", ServerMock("model_runner"))
 
 
-def test_what_a_server_does_not_have_either_is_absent_and_asks_nothing(world: _World) -> None:
+def test_an_attribute_that_servers_lack_is_absent_without_a_question(world: _World) -> None:
     assert world.run("probe", ServerMock("model_runner", enable_x=ABSENT)) is False
     world.asked.check()
 
 
-def test_what_the_release_sets_by_itself_is_reported(world: _World) -> None:
+def test_an_attribute_set_by_the_release_is_readable(world: _World) -> None:
     runner = ServerMock("model_runner")
     setattr(runner, "enable_x", 5)  # noqa: B010 - a mock has no declared attributes
     assert world.run("init", runner) == 5
 
 
-def test_questions_of_our_own_code_are_nobodys_branch(world: _World) -> None:
+def test_questions_of_our_own_code_are_not_recorded(world: _World) -> None:
     assert ServerMock("model_runner").enable_x is None
     world.asked.check()
 
@@ -130,7 +130,7 @@ def test_a_module_that_is_being_imported_decides_nothing(world: _World) -> None:
     world.asked.check()
 
 
-def test_recording_refuses_nothing_and_its_record_is_what_gets_pinned(
+def test_recording_answers_every_question_and_pins_the_record(
     world: _World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded, pins = tmp_path / "recorded", tmp_path / "pins"

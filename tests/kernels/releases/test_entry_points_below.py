@@ -93,9 +93,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return torch.randn(3, HEADS, DIM), torch.tensor([[4, 8], [8, 12], [16, 0]]).int(), torch.tensor([5, 8, 2])
 
 
-def test_a_kernel_is_given_what_the_release_hands_over_from_guarded_memory(
-    stage: Stage, on: Callable[..., Any]
-) -> None:
+def test_a_kernel_gets_the_arguments_of_the_release_from_guarded_memory(stage: Stage, on: Callable[..., Any]) -> None:
     query, table, lengths = batch()
     with on():
         out = stage.decode(query, table, lengths)
@@ -109,7 +107,7 @@ def test_a_kernel_is_given_what_the_release_hands_over_from_guarded_memory(
     assert stage.launcher.broken == []
 
 
-def test_a_replay_gives_what_the_same_calls_give_eagerly(stage: Stage, on: Callable[..., Any]) -> None:
+def test_a_replay_equals_eager_calls(stage: Stage, on: Callable[..., Any]) -> None:
     query, table, lengths = batch()
     with on():
         with record(stage.bench) as graph:
@@ -164,7 +162,7 @@ def test_a_breach_in_a_replay_is_that_of_the_values_it_finds(stage: Stage, on: C
     assert "seq_lens[2] is -1" in stage.launcher.broken[0].message
 
 
-def test_what_a_kernel_writes_reaches_the_tensor_that_the_release_gave(on: Callable[..., Any]) -> None:
+def test_results_of_a_kernel_reach_the_tensors_of_the_release(on: Callable[..., Any]) -> None:
     out, lse = torch.ones(3, HEADS, DIM).to(torch.bfloat16), torch.ones(3, HEADS)
     with on():
         FixupModule().fixup_zero_kv_rows(out, lse, torch.tensor([4, 0, 2]).int(), torch.tensor([0, 1, 2, 3]).int(), 1)

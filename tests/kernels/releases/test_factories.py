@@ -53,7 +53,7 @@ def test_a_tensor_lies_in_guarded_memory_with_the_content_that_was_asked_for(
     assert made.device.type == "cpu"
 
 
-def test_what_nobody_has_written_is_poison(factories: GuardedFactories) -> None:
+def test_unwritten_tensors_hold_poison(factories: GuardedFactories) -> None:
     with factories:
         table, out = torch.empty(3, dtype=torch.int32, device="cuda"), SOME.new_empty(2)
     assert table.tolist() == [poison.POISON_ID] * 3

@@ -43,7 +43,7 @@ def test_a_source_tree_is_named_by_its_path(path: str) -> None:
         ("sglang==0.5.9rc1:trtllm_mha", r"can be tested from 0\.5\.9 on"),
     ],
 )
-def test_what_is_wrong_with_a_name_is_said_in_one_line(name: str, words: str) -> None:
+def test_the_error_in_a_name_is_reported_in_one_line(name: str, words: str) -> None:
     assert ENGINE.owns(name)
     with pytest.raises(BadName, match=words) as raised:
         Named.parse(SGLANG, name)

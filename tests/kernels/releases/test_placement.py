@@ -17,7 +17,7 @@ def memory(arena: Arena) -> GuardedMemory:
     return GuardedMemory(arena, Guard.RIGHT, Outputs.POISONED)
 
 
-def test_what_lies_in_guarded_memory_stays_where_it_is(memory: GuardedMemory) -> None:
+def test_tensors_in_guarded_memory_are_passed_unchanged(memory: GuardedMemory) -> None:
     table = memory.copy("table", torch.arange(12).view(3, 4))
     part = table[1:, ::2]
     assert Placement(memory, CPU).argument("table", part) is part
@@ -56,12 +56,12 @@ def test_any_tensor_can_be_placed(memory: GuardedMemory, value: torch.Tensor) ->
     assert placed.tolist() == value.tolist()
 
 
-def test_memory_knows_a_poison_for_what_is_said_to_have_one() -> None:
+def test_dtypes_listed_with_a_poison_have_one() -> None:
     for dtype in WITH_POISON:
         poison(dtype)
 
 
-def test_members_of_a_tuple_and_what_is_no_tensor(memory: GuardedMemory) -> None:
+def test_members_of_a_tuple_are_placed_and_other_values_passed_unchanged(memory: GuardedMemory) -> None:
     placement = Placement(memory, CPU)
     pair = placement.argument("kv_cache", (torch.ones(2), torch.zeros(2)))
     placement.load()
@@ -76,7 +76,7 @@ def test_one_tensor_in_two_arguments_stays_one(memory: GuardedMemory) -> None:
     assert placement.argument("cum_q", lengths) is placement.argument("cum_kv", lengths)
 
 
-def test_what_the_kernel_wrote_goes_back_to_where_it_came_from(memory: GuardedMemory) -> None:
+def test_written_arguments_are_copied_back(memory: GuardedMemory) -> None:
     out, read = torch.zeros(2, 3), torch.zeros(2)
     placement = Placement(memory, CPU)
     placed, input_ = placement.argument("out", out[:, :2], written=True), placement.argument("read", read)
@@ -115,6 +115,6 @@ def test_values_are_brought_anew_and_results_forgotten_by_each_load(memory: Guar
     assert placed.view(torch.int32)[1] == source.view(torch.int32)[1]
 
 
-def test_what_lies_on_the_host_of_a_gpu_stays_there(memory: GuardedMemory) -> None:
+def test_tensors_on_the_host_of_a_gpu_stay_there(memory: GuardedMemory) -> None:
     lengths = torch.tensor([1, 2])
     assert Placement(memory, torch.device("cuda")).argument("q_seq_lens_cpu", lengths) is lengths

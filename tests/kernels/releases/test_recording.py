@@ -9,7 +9,7 @@ from attnfuzz.kernels.releases.recording import NotCapturable, Recording
 CPU = torch.device("cpu")
 
 
-def test_a_replay_computes_from_what_tensors_hold_then_and_with_the_numbers_of_the_capture() -> None:
+def test_a_replay_reads_current_tensors_and_captured_numbers() -> None:
     lengths, added = torch.tensor([1, 2, 3]), 10
     with Recording(CPU) as graph:
         ends = torch.cumsum(lengths + added, dim=0)
@@ -47,7 +47,7 @@ def test_views_of_results_are_views_in_every_replay() -> None:
     assert row.tolist() == [-1, 0, 0]
 
 
-def test_what_is_made_in_a_capture_is_made_anew_by_every_replay() -> None:
+def test_tensors_made_in_a_capture_are_made_anew_by_every_replay() -> None:
     with Recording(CPU) as graph:
         total = torch.zeros(3)
         total += torch.arange(3)
@@ -78,7 +78,7 @@ def test_several_results_of_one_operation_are_all_written() -> None:
         lambda numbers: torch.repeat_interleave(numbers, numbers),
     ],
 )
-def test_what_waits_for_a_value_can_not_be_captured(work: "object") -> None:
+def test_operations_that_wait_for_a_value_cannot_be_captured(work: "object") -> None:
     assert callable(work)
     numbers = torch.tensor([1, 2, 3])
     with pytest.raises(NotCapturable, match="while a graph is captured"), Recording(CPU):
@@ -105,7 +105,7 @@ def test_tensors_of_the_host_give_numbers_and_these_are_frozen() -> None:
     assert (longest, sums.tolist()) == (6, [6, 6])
 
 
-def test_what_lies_on_the_host_beside_a_gpu_is_computed_at_once_and_a_copy_of_it_is_not() -> None:
+def test_operations_on_the_host_run_at_once_and_copies_to_a_gpu_do_not() -> None:
     """A tensor without values stands for one on a GPU."""
     gpu = torch.device("meta")
     with Recording(gpu) as graph:
@@ -116,7 +116,7 @@ def test_what_lies_on_the_host_beside_a_gpu_is_computed_at_once_and_a_copy_of_it
     assert len(graph) == 1
 
 
-def test_other_work_is_done_between_what_was_recorded_around_it() -> None:
+def test_other_work_runs_between_the_operations_recorded_around_it() -> None:
     seen: list[list[int]] = []
     numbers = torch.tensor([1, 2])
     with Recording(CPU) as graph:
@@ -128,7 +128,7 @@ def test_other_work_is_done_between_what_was_recorded_around_it() -> None:
     assert (seen, numbers.tolist()) == ([[2, 3]], [3, 4])
 
 
-def test_what_is_done_outside_is_done_at_once_and_once() -> None:
+def test_operations_outside_a_recording_run_once_and_at_once() -> None:
     counter = torch.zeros(1)
     with Recording(CPU) as graph, recording.outside():
         counter += 1

@@ -53,7 +53,7 @@ def test_an_unpacked_wheel_says_its_version_and_its_flashinfer(checkout: Path) -
 
 
 @pytest.mark.slow
-def test_the_tags_of_a_checkout_count_before_what_an_old_build_left(checkout: Path) -> None:
+def test_tags_of_a_checkout_take_precedence_over_an_old_build(checkout: Path) -> None:
     _say(checkout, "0.5.1")
     _git(checkout, "init")
     _git(checkout, "commit", "--allow-empty", "-m", "a release")
@@ -112,7 +112,7 @@ def test_a_folder_without_the_source_is_no_tree(tmp_path: Path) -> None:
         ("dependencies = [", None),
     ],
 )
-def test_the_flashinfer_of_a_checkout_is_what_its_project_pins(
+def test_the_flashinfer_of_a_checkout_is_pinned_by_its_project(
     checkout: Path, project: str, pinned: Version | None
 ) -> None:
     _say(checkout, "0.5.23")

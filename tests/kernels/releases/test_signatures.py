@@ -54,7 +54,7 @@ def test_a_parameter_that_has_to_be_named_and_has_no_default_is_asked_for(
 
 
 @pytest.mark.parametrize("op", [op for op in NATIVE.ops() if op.name in ENTRY_POINTS], ids=lambda op: op.name)
-def test_what_the_native_kernels_take_by_name_is_called_so_in_the_newest_version(op: "object") -> None:
+def test_native_parameters_have_the_names_and_defaults_of_the_newest_version(op: "object") -> None:
     name, function = op.name, op.function  # type: ignore[attr-defined]
     named = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
     ours = [each for each in named if each.name not in OWN]

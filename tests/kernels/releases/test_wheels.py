@@ -147,7 +147,7 @@ def test_a_version_that_was_never_released_is_reported_with_the_newest_ones(by_p
 
 
 @pytest.mark.usefixtures("cache")
-def test_without_a_network_it_says_what_there_is_without_one(wheels: Path) -> None:
+def test_without_a_network_the_cached_versions_are_listed(wheels: Path) -> None:
     file = make_wheel(wheels, str(NEW))
     WHEELS.unpacked(NEW)
     file.unlink()

@@ -14,12 +14,12 @@ def test_a_range_begins_with_its_first_version_and_ends_before_its_last() -> Non
     assert inside == ["0.5.10", "0.5.10.post1", "0.5.13"]
 
 
-def test_a_version_that_nobody_has_looked_at_has_what_the_newest_one_has() -> None:
+def test_an_unknown_version_has_the_adaptations_of_the_newest_one() -> None:
     assert stubbed_in(Version("0.6.0"), STUBBED) == stubbed_in(Version("0.5.23"), STUBBED)
     assert changes_in(Version("0.5.24.dev3")) == changes_in(Version("0.5.23"))
 
 
-def test_what_a_later_release_imports_first_is_no_stub_before_it() -> None:
+def test_a_module_is_a_stub_only_from_the_release_that_imports_it() -> None:
     assert "torchvision" not in stubbed_in(Version("0.5.9"), STUBBED)
     assert "torchvision" in stubbed_in(Version("0.5.10"), STUBBED)
 

@@ -46,13 +46,13 @@ def test_no_request_has_fewer_keys_than_queries() -> None:
     assert not can.kv_shorter_than_q
 
 
-def test_what_is_not_installed_is_reported_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "NEEDS", ("no_such_package", "torch"))
     missing = ENGINE.backend_of(Named.parse(SGLANG, "sglang==0.5.9:trtllm_mha")).missing()
     assert missing == "needs no_such_package: pip install 'attnfuzz[sglang]'"
 
 
-def test_where_all_is_installed_the_native_kernels_are_what_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_all_packages_only_the_native_kernels_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "NEEDS", ())
     monkeypatch.setattr(build, "missing", lambda: "no compiler")
     assert ENGINE.backend_of(Named.parse(SGLANG, "sglang==0.5.9:trtllm_mha")).missing() == "no compiler"

@@ -93,7 +93,7 @@ def test_an_extend_is_padded_to_its_attention_group(loaded: LoadedTree) -> None:
     assert (batch.batch_size, batch.input_ids.shape[0]) == (2, 8)
 
 
-def test_a_release_that_writes_what_it_is_handed_makes_the_pool_what_the_slots_hold(loaded: LoadedTree) -> None:
+def test_a_release_that_writes_the_new_keys_fills_the_pool_like_the_slots(loaded: LoadedTree) -> None:
     for geometry, scales in ((GEOMETRY, Scales()), (_FP8, Scales(k=0.37, v=2.9))):
         step = _uniform(Mode.TARGET_VERIFY, 4, (9, 6))
         server = served(loaded, served_case(geometry, step, scales=scales))
@@ -131,7 +131,7 @@ def test_latents_are_handed_over_whole(loaded: LoadedTree) -> None:
     assert key.shape == (1, 1, 24)
 
 
-def test_what_a_release_asks_of_a_server_that_nobody_reported_ends_the_run(loaded: LoadedTree) -> None:
+def test_an_unknown_question_to_the_server_ends_the_run(loaded: LoadedTree) -> None:
     file = loaded.release.root / "sglang" / "srt" / "curious.py"
     file.write_text("def init(runner):\n    return runner.server_args.page_size, runner.enable_nothing\n")
     server = _served(loaded, _uniform(Mode.DECODE, 1, (6,)))

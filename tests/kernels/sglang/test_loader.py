@@ -74,7 +74,7 @@ def test_a_process_that_has_imported_sglang_by_itself_is_not_used(
         load(_release(checkout))
 
 
-def test_a_stub_stands_for_what_no_backend_runs_even_where_it_is_installed(
+def test_a_stub_replaces_an_unused_module_even_if_it_is_installed(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "transformers.py").write_text("raise RuntimeError('the real one')\n")
@@ -93,7 +93,7 @@ def test_a_stub_stands_for_what_no_backend_runs_even_where_it_is_installed(
     assert mha.registered() == 1
 
 
-def test_what_is_asked_of_a_stub_is_noted_while_somebody_listens(checkout: Path) -> None:
+def test_attributes_read_from_a_stub_are_noted_for_a_listener(checkout: Path) -> None:
     _append(checkout, "trtllm_mha_backend", "import transformers\ndef ask(): return transformers.AutoConfig.small")
     loaded = load(_release(checkout))
     noted: list[str] = []
@@ -139,7 +139,7 @@ def test_a_tree_that_fails_to_import_says_where_in_a_line(checkout: Path, line: 
     assert len(str(refused.value).splitlines()) == 1
 
 
-def test_a_tree_that_was_mended_after_it_failed_is_imported(checkout: Path) -> None:
+def test_a_tree_that_was_fixed_after_a_failed_import_is_imported(checkout: Path) -> None:
     broken = checkout / _ATTENTION / "trtllm_mla_backend.py"
     text = broken.read_text()
     broken.write_text("import transformers, a_package_of_next_year\n")
@@ -178,7 +178,7 @@ def test_a_module_that_a_release_has_no_more_is_reported_when_it_is_asked_for(ch
         loaded.module("sglang.srt.somewhere.else_")
 
 
-def test_a_fetched_release_that_somebody_edited_is_not_taken_for_it(
+def test_an_edited_copy_of_a_release_is_not_taken_for_it(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path / "cache"))

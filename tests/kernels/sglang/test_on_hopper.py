@@ -45,13 +45,13 @@ def test_a_version_that_servers_run_on_hopper_gets_flashinfers_kernels_in_geomet
 
 
 @pytest.mark.parametrize(("version", "kind"), [("0.5.18", "trtllm_mha"), ("0.5.23", "trtllm_mla")])
-def test_what_servers_run_on_blackwell_alone_gets_plain_kernels_in_any_geometry(version: str, kind: str) -> None:
+def test_backends_for_blackwell_get_plain_kernels_in_any_geometry(version: str, kind: str) -> None:
     found = on_hopper(version, kind)
     assert found.modules() == ()
     assert not found.capability.buckets
 
 
-def test_what_sglang_imports_is_asked_for_once_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_of_sglang_are_required_only_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(visible, "missing", lambda *_: None)
     monkeypatch.setattr(backends, "NEEDS", ("no_such_package",))
     assert on_hopper("0.5.9").missing() == "needs no_such_package: pip install 'attnfuzz[sglang]'"

@@ -47,13 +47,13 @@ def test_the_second_workers_draft_extends_were_captured_for_latents_first() -> N
     assert Mode.DRAFT_EXTEND_V2 in orders_of(ONE_WORKER).graphs["trtllm_mha"]
 
 
-def test_a_version_that_nobody_read_has_the_orders_of_the_one_before_it() -> None:
+def test_an_unknown_version_has_the_orders_of_the_one_before_it() -> None:
     assert orders_of(Version("0.5.14.dev3")) == orders_of(Version("0.5.13"))
     assert orders_of(Version("9.9")) == orders_of(max(lines()))
     assert orders_of(Version("0.1")) == orders_of(min(lines()))
 
 
-def test_the_words_of_an_order_say_what_happens_where_and_what_makes_a_server_do_it() -> None:
+def test_the_description_of_an_order_names_source_lines_and_server_options() -> None:
     order = the_only(FIRST, Mode.DRAFT_EXTEND_V2)
     assert order.words(padded=True) == (
         "spec v2 worker: plan (speculative/eagle_info_v2.py:208), then pad (model_executor/model_runner.py:2472); "

@@ -31,7 +31,7 @@ def test_a_graph_pads_by_its_bucket_and_needs_no_other_rank() -> None:
     assert ranks_of(_case(capture, _decode(3, 8, Launch.REPLAY))) == Ranks(attention=1, data_parallel=1)
 
 
-def test_a_decode_is_raised_to_what_other_ranks_have() -> None:
+def test_a_decode_is_padded_to_the_tokens_of_other_ranks() -> None:
     ranks = ranks_of(_case(_decode(3, 7)))
     assert ranks == Ranks(attention=1, data_parallel=4)
     assert ranks.tokens(_decode(3, 7)) == [3, 7, 7, 7]

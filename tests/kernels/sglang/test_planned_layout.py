@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from attnfuzz.kernels.sglang.graphs import layout_breach, planned_q_len
 
 
-def test_a_layout_is_what_says_how_queries_are_padded() -> None:
+def test_the_planned_query_length_is_read_from_a_layout() -> None:
     assert planned_q_len(SimpleNamespace(max_seq_len_q=4, sum_seq_lens_q=8, max_seq_len_k=100)) == 4
     assert planned_q_len(SimpleNamespace(max_seq_len_q=None)) is None
     assert planned_q_len(None) is None

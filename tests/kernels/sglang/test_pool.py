@@ -27,7 +27,7 @@ _STEP = _verify(Request(0, 4, 9), Request(1, 4, 6))
 
 
 @pytest.mark.parametrize("geometry", [GEOMETRY, _FP8, LATENT], ids=["heads", "fp8", "latents"])
-def test_what_the_release_writes_to_its_pool_lies_in_ours(loaded: LoadedTree, geometry: Geometry) -> None:
+def test_the_pool_of_the_release_shares_our_memory(loaded: LoadedTree, geometry: Geometry) -> None:
     server = served(loaded, served_case(geometry, _STEP))
     pool = server.model_runner.token_to_kv_pool
     buffers = [getattr(pool, name)[0] for name in ("k_buffer", "v_buffer", "kv_buffer") if hasattr(pool, name)]
@@ -112,7 +112,7 @@ def test_rows_are_handed_out_as_pages_are(loaded: LoadedTree, order: PageOrder, 
 
 
 @pytest.mark.parametrize("tail", list(TableTail))
-def test_columns_that_no_request_was_given_hold_what_the_case_says_and_no_illegal_page(
+def test_columns_beyond_a_request_hold_the_tail_of_the_case_and_no_illegal_page(
     loaded: LoadedTree, tail: TableTail
 ) -> None:
     server = served(loaded, served_case(GEOMETRY, _STEP, pages=Pages(tail=tail, spare=2)))
@@ -141,7 +141,7 @@ def test_a_request_that_grows_keeps_its_row_and_its_tail(loaded: LoadedTree) -> 
     assert int(row[9]) // GEOMETRY.page_size == poison
 
 
-def test_rejected_drafts_keep_their_locations_and_what_no_page_is_left_for_the_dummy_one(loaded: LoadedTree) -> None:
+def test_rejected_drafts_keep_their_locations_or_get_the_dummy_page(loaded: LoadedTree) -> None:
     step = Step(mode=Mode.DRAFT_EXTEND, requests=(Request(0, 1, 4),), padded_tokens=1, tokens_per_request=4)
     server = served(loaded, served_case(GEOMETRY, step, pages=Pages(tail=TableTail.POISON)))
     server.prepare_step(step)

@@ -87,7 +87,7 @@ def test_a_release_with_a_forward_context_is_given_the_backend_that_runs(loaded:
         assert context.attn_backend == "the backend"
 
 
-def test_what_a_server_derives_from_its_gpu_is_given_where_a_release_has_it(loaded: LoadedTree) -> None:
+def test_values_derived_from_the_gpu_are_given_to_releases_that_have_them(loaded: LoadedTree) -> None:
     file = loaded.release.root / "sglang" / "srt" / "model_executor" / "cuda_graph_config.py"
     file.write_text("class CudaGraphConfig:\n    pass\n")
     server = served(loaded, served_case(GEOMETRY, _DECODE))
@@ -103,7 +103,7 @@ def test_slots_are_named_by_the_releases_own_translator_where_it_has_one(loaded:
     assert given["token_to_kv_pool"] is server.model_runner.token_to_kv_pool
 
 
-def test_stubs_tell_the_log_what_they_are_asked(loaded: LoadedTree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stubs_log_the_attributes_read_from_them(loaded: LoadedTree, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[Any] = []
     monkeypatch.setattr(loaded, "listen", heard.append)
     served(loaded, served_case(GEOMETRY, _DECODE))

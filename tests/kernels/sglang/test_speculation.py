@@ -71,7 +71,7 @@ def test_the_accept_lengths_of_0_5_9_count_the_bonus_token_on_the_device_and_not
     assert (info.accept_length.tolist(), info.accept_length_cpu, info.num_tokens_per_req) == ([3, 1], [2, 0], 4)
 
 
-def test_the_counts_of_0_5_11_have_names_that_say_what_they_count() -> None:
+def test_the_counts_of_0_5_11_have_their_new_names() -> None:
     info = _info(_loaded(EagleDraftInput=_Since11), Mode.DRAFT_EXTEND, 3, 1)
     assert (info.num_accepted_tokens.tolist(), info.num_accepted_drafts.tolist()) == ([3, 1], [2, 0])
     assert (info.num_accepted_tokens_cpu, info.num_accepted_drafts_cpu) == ([3, 1], [2, 0])

@@ -25,7 +25,7 @@ def test_a_kernel_is_launched_and_not_called() -> None:
     assert numbers.tolist() == [1, 1]
 
 
-def test_what_takes_no_tensor_is_called() -> None:
+def test_a_function_without_tensors_is_called_directly() -> None:
     module = JitModule(SimpleNamespace(most_threads=lambda dim: dim * 2))
     assert module.most_threads(8) == 16
 

@@ -133,7 +133,7 @@ def test_sinks_and_windows_pass_on_both_kernels(window: int) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_batch_in_which_nobody_has_keys_passes(backend: str) -> None:
+def test_a_batch_without_keys_passes(backend: str) -> None:
     assert_passes(case_of(backend, step(Mode.DECODE, (1, 0), rows=4)))
     assert_passes(case_of(backend, step(Mode.DRAFT_EXTEND, (2, 0), (4, 0), stride=4)))
 

@@ -81,7 +81,7 @@ def test_a_replay_in_which_one_request_accepted_all_was_right_before() -> None:
 @pytest.mark.parametrize(
     ("outputs", "kind"), [(Outputs.POISONED, Kind.UNWRITTEN), (Outputs.STALE, Kind.OUTPUT_MISMATCH)]
 )
-def test_a_chunk_without_keys_mixes_in_what_the_buffer_held(outputs: Outputs, kind: Kind) -> None:
+def test_a_chunk_without_keys_mixes_in_the_old_contents_of_the_buffer(outputs: Outputs, kind: Kind) -> None:
     case = latents(step(Mode.CHUNKED_PREFILL, (2, 5), (3, 12)), outputs=outputs)
     assert (kind, "out") in kinds(run(case, "trtllm_mla@22688-before"))
     assert not run(case).failures

@@ -59,7 +59,7 @@ def test_a_rank_runs_alone_until_its_collective() -> None:
         order.clear()
 
 
-def test_what_a_rank_gives_is_not_changed_by_what_it_does_afterwards() -> None:
+def test_a_later_change_does_not_reach_a_tensor_given_to_other_ranks() -> None:
     ranks = RankThreads(2, [])
 
     def work() -> list[float]:

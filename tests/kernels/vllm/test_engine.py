@@ -52,7 +52,7 @@ def test_other_names_are_left_alone(name: str) -> None:
         ("hopper:vllm==0.33.0:flashinfer", "on a Hopper GPU run triton and .*, and flashinfer on the CPU alone"),
     ],
 )
-def test_what_is_wrong_with_a_name_is_said(name: str, words: str) -> None:
+def test_the_error_in_a_name_is_reported(name: str, words: str) -> None:
     with pytest.raises(BadName, match=words):
         ENGINE.resolve(name)
 
@@ -68,7 +68,7 @@ def test_the_hashes_that_are_pinned_are_of_versions_that_can_be_driven() -> None
     assert all(len(bytes.fromhex(digest)) == 32 for digest in pinned.values())
 
 
-def test_what_a_release_imports_is_named_if_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_of_a_release_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "NEEDS", ("no_such_package",))
     assert ENGINE.resolve("vllm==0.33.0:flashinfer").missing() == (
         "needs no_such_package: pip install 'attnfuzz[vllm]'"

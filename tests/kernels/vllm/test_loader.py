@@ -43,7 +43,7 @@ def test_a_kind_that_a_release_lacks_is_named_and_the_others_load(release: Relea
     assert load(release).part("Impl").__name__ == "FlashInferImpl"
 
 
-def test_another_gpu_is_claimed_and_what_depended_on_the_last_one_is_forgotten(release: Release) -> None:
+def test_claiming_another_gpu_clears_cached_properties_of_the_last_one(release: Release) -> None:
     loaded = load(release)
     backend, gpu = loaded.backend, loaded.module("vllm.platforms").current_platform
     backend.major = functools.cache(lambda: gpu.get_device_capability().major)

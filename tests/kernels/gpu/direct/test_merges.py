@@ -126,7 +126,7 @@ def test_rows_that_a_mask_excludes_are_nan() -> None:
     assert gone.lse.isnan().all()
 
 
-def test_rounded_lses_leave_the_merged_output_and_say_what_the_merged_lse_lacks() -> None:
+def test_rounded_lses_keep_the_merged_output_and_return_the_lse_error() -> None:
     parts = [part(1.5, 7.7771), part(-2.25, 9.4443), part(0, -INF)]
     made, lacking = with_rounded_lses(parts, torch.bfloat16)
 

@@ -157,7 +157,7 @@ def test_workspaces_are_those_of_a_wrapper_and_its_parts() -> None:
     assert [workspace.numel() for workspace in own_workspaces(cascade, OWN_INTEGERS)] == [2, 3, 3]
 
 
-def test_a_copy_runs_what_its_original_was_planned_for(launches_of: Callable[[Case], list[Launched]]) -> None:
+def test_a_copy_runs_the_plan_of_its_original(launches_of: Callable[[Case], list[Launched]]) -> None:
     plan, ran = launches_of(paged(U.COPIED))
     assert plan.arguments["wrapper"] is not ran.arguments["wrapper"]
     assert vars(plan.arguments["wrapper"]) == vars(ran.arguments["wrapper"])
