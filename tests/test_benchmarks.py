@@ -110,7 +110,7 @@ def test_a_benchmark_tells_its_options(name: str) -> None:
 @pytest.mark.usefixtures("forked")
 @pytest.mark.skipif(bool(visible()), reason="this machine has a GPU: scripts/gpu.sh bench runs them")
 @pytest.mark.parametrize("name", ON_A_GPU)
-def test_what_needs_a_gpu_says_so_in_a_line(name: str) -> None:
+def test_a_benchmark_that_needs_a_gpu_reports_that_in_one_line(name: str) -> None:
     done = run(name)
     assert done.returncode in (1, 2)
     assert "GPU" in done.stderr

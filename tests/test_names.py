@@ -1,12 +1,21 @@
 """One name for one thing."""
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
+
+import pytest
 
 import attnfuzz
 
 PACKAGE = Path(attnfuzz.__file__).parent
+TESTS = Path(__file__).parent
+RIDDLES = re.compile(
+    r"\b(?:what|who|whom|whoever|whence|nobodys?|somebodys?|told|heard|mend(?:s|ed|ing)?|lean(?:s|ed|ing)? to"
+    r"|(?:not|never) met|all else|so many)\b"
+)
+"""Words that a reader has to decode. Name the thing instead, in the field's terms."""
 
 
 def test_no_two_public_classes_share_a_name() -> None:
@@ -18,3 +27,18 @@ def test_no_two_public_classes_share_a_name() -> None:
                     modules[node.name].append(str(path.relative_to(PACKAGE)))
     assert len(modules) > 300
     assert {name: paths for name, paths in modules.items() if len(paths) > 1} == {}
+
+
+def test_names_of_tests_are_plain_statements() -> None:
+    found = [
+        f"{path.relative_to(TESTS)}: {name}"
+        for path in sorted(TESTS.rglob("test_*.py"))
+        for name in re.findall(r"^ *def (test_\w+)", path.read_text(), re.MULTILINE)
+        if RIDDLES.search(name.replace("_", " "))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("name", ["what_is_lost_is_said", "who_yields_gets_all", "a_page_of_nobody", "it_leans_to_a"])
+def test_a_riddle_in_a_name_is_found(name: str) -> None:
+    assert RIDDLES.search(name.replace("_", " "))

@@ -77,7 +77,7 @@ def test_the_site_is_complete_and_loads_nothing_from_elsewhere(tmp_path: Path) -
 
 
 @pages
-def test_each_page_says_first_whom_it_is_for(page: Path) -> None:
+def test_each_page_begins_with_its_readers(page: Path) -> None:
     title, empty, first, *_ = page.read_text().splitlines()
     assert title.startswith("# ")
     assert (empty, first.split()[0]) == ("", "For")
@@ -105,7 +105,7 @@ def test_a_script_of_a_finding_follows_the_template_and_fits_into_one_file(scrip
     compile(single_file, script.name, "exec")
 
 
-def test_readme_counts_what_there_is() -> None:
+def test_readme_states_the_current_counts() -> None:
     assert f"[{len(SCRIPTS)} findings]" in README
     assert f"has {len(load_bugs())} reported bugs" in README
     assert f"plants {len(DEFECTS)} bugs" in README

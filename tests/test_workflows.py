@@ -56,7 +56,7 @@ def test_every_job_has_a_time_limit_and_names_the_rights_that_it_needs(path: Pat
 
 
 @workflows
-def test_what_runs_kernels_can_only_read(path: Path) -> None:
+def test_jobs_that_run_code_have_read_permission_alone(path: Path) -> None:
     for job in jobs(path).values():
         runs_code = any(step.get("uses", "").startswith("actions/checkout@") for step in job["steps"])
         assert not runs_code or job["permissions"] == {"contents": "read"}
@@ -79,7 +79,7 @@ def test_a_night_that_finds_something_still_keeps_it(path: Path) -> None:
 
 
 @nights
-def test_what_is_restored_is_what_was_saved(path: Path) -> None:
+def test_the_restored_cache_is_the_saved_one(path: Path) -> None:
     steps = jobs(path)["fuzz"]["steps"]
     restored, saved = (
         {
@@ -102,7 +102,7 @@ def test_a_release_is_tested_before_it_is_published() -> None:
     assert "make test" in [step.get("run") for step in release["test"]["steps"]]
 
 
-def test_what_publishes_runs_no_code_and_has_no_other_right() -> None:
+def test_the_publishing_job_runs_no_code_and_has_no_other_permission() -> None:
     publish = jobs(RELEASE)["publish"]
     assert publish["permissions"] == {"id-token": "write"}
     assert publish["environment"] == "pypi"

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 BACKEND = "torch_sdpa"
 
 
-def test_a_campaign_that_loses_a_node_searches_what_was_asked(cluster: Any, tmp_path: Path) -> None:
+def test_a_campaign_that_loses_a_node_runs_all_its_examples(cluster: Any, tmp_path: Path) -> None:
     nodes = [add_node(cluster), add_node(cluster)]
     asked = plan(tmp_path, examples=300, backends=(BACKEND,), jobs=2)
     corpus = Corpus(tmp_path / "corpus")

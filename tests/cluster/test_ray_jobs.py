@@ -96,7 +96,7 @@ def test_a_node_that_crashes_under_several_jobs_leaves_the_others_searching(clus
         listen(jobs, lambda received: {job for job, _ in received} == set(range(5)))
 
 
-def test_a_slice_that_finds_no_room_is_taken_by_who_is_free(cluster: Any) -> None:
+def test_a_slice_without_a_free_actor_is_taken_by_another_job(cluster: Any) -> None:
     add_node(cluster)
     with ray_jobs(cluster, 3) as jobs:
         for job in range(3):

@@ -57,7 +57,9 @@ def source() -> torch.Tensor:
     return torch.zeros(1 << 16, dtype=torch.uint8, device="cuda")
 
 
-def test_it_says_what_the_hosts_says(arena: CudaArena, host_arena: Arena, source: torch.Tensor) -> None:
+def test_its_seals_report_the_same_as_those_of_the_host(
+    arena: CudaArena, host_arena: Arena, source: torch.Tensor
+) -> None:
     def poke_host(address: int, content: bytes) -> None:
         ctypes.memmove(address, content, len(content))
 
@@ -126,7 +128,7 @@ def test_fills_and_seals_can_be_captured(arena: CudaArena) -> None:
 
 
 @pytest.mark.parametrize("count", [1 << 16, 20 << 20])
-def test_copies_hold_what_was_there_when_they_were_asked_for(arena: CudaArena, count: int) -> None:
+def test_copies_hold_the_contents_at_the_time_of_the_request(arena: CudaArena, count: int) -> None:
     with CudaMemory(arena, Guard.RIGHT, Outputs.POISONED) as memory:
         # What is queued after this has not begun when the host goes on.
         torch.cuda._sleep(10**8)

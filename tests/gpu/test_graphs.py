@@ -53,7 +53,7 @@ def tensors(memory: PlacedMemory) -> dict[str, Any]:
     return {"x": memory.copy("x", COUNT), "out": memory.tensor("out", (64,), torch.float32, fill=Fill.OUTPUT)}
 
 
-def test_a_capture_computes_nothing_and_a_replay_sees_what_tensors_hold_then(
+def test_a_capture_computes_nothing_and_a_replay_reads_current_contents(
     launcher: JournalingLauncher, memory: PlacedMemory, tensors: dict[str, Any], entries: list[bytes]
 ) -> None:
     end = memory.tensor("end", (64,), torch.float32, fill=Fill.OUTPUT)

@@ -64,7 +64,7 @@ def passes(runner: Runner, case: Case) -> None:
 
 @pytest.mark.parametrize("kind", SGLANG.kinds)
 @pytest.mark.parametrize("mode", BY_GRAPH)
-def test_what_a_server_runs_eagerly_is_right(kind: str, mode: Mode, runner: Runner) -> None:
+def test_modes_that_a_server_runs_eagerly_pass(kind: str, mode: Mode, runner: Runner) -> None:
     passes(runner, case_on(kind, step_of(mode, 5, 40, 17), step_of(mode, 9, 44, 21)))
 
 
@@ -95,7 +95,7 @@ def test_draft_extends_that_are_planned_before_they_are_padded_fault_in_xqa(runn
 
 
 @pytest.mark.parametrize("kind", SGLANG.gpu_kinds)
-def test_what_a_kernel_of_the_release_stores_is_right_with_padding_and_in_a_graph(kind: str, runner: Runner) -> None:
+def test_tokens_stored_by_a_kernel_of_the_release_pass_with_padding_and_in_a_graph(kind: str, runner: Runner) -> None:
     backend = on_hopper(f"hopper:sglang=={NEWEST}:{kind}")
     (bucket, *_) = resolve(backend).capability.buckets
     eager, replay = step_of(Mode.DECODE, 5, 40, padded=1), step_of(Mode.DECODE, 6, 41, padded=1, launch=Launch.REPLAY)
@@ -117,7 +117,7 @@ def test_a_report_is_shown_by_its_release_on_the_gpu(name: str, runner: Runner) 
     assert any(failure.kind in (*bug.kinds, Kind.ILLEGAL_ACCESS) for failure in verdict.failures)
 
 
-def test_the_name_on_a_gpu_is_what_device_makes_of_it() -> None:
+def test_on_device_maps_a_release_to_its_name_on_a_gpu() -> None:
     # First, since it skips where the release can't run.
     expected = on_hopper(f"sglang=={NEWEST}:trtllm_mha")
     assert on_device(f"sglang=={NEWEST}:trtllm_mha", Device.CUDA) == expected

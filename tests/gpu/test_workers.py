@@ -83,7 +83,7 @@ def test_a_fault_names_the_tensors_of_the_launch(runner: Runner) -> None:
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in found.message
 
 
-def test_a_fault_of_what_came_before_a_launch_is_not_blamed_on_it(runner: Runner) -> None:
+def test_a_fault_before_a_launch_is_not_blamed_on_the_launch(runner: Runner) -> None:
     found = seen(runner, "FAULTS_BEFORE")
     assert found.kind is Kind.ILLEGAL_ACCESS
     assert (found.step, found.kernel) == (-1, "")
@@ -92,7 +92,7 @@ def test_a_fault_of_what_came_before_a_launch_is_not_blamed_on_it(runner: Runner
 
 
 @pytest.mark.parametrize(("function", "kind"), [("SECOND_FAULTS", Kind.ILLEGAL_ACCESS), ("SECOND_HANGS", Kind.HANG)])
-def test_the_launch_that_fails_is_blamed_and_not_what_is_queued_behind_it(
+def test_the_failing_launch_is_blamed_and_not_launches_queued_after_it(
     runner: Runner, function: str, kind: Kind
 ) -> None:
     found = seen(runner, function)
@@ -109,7 +109,7 @@ def test_a_kernel_that_never_ends_is_a_hang(runner: Runner) -> None:
     ("function", "kind"),
     [("REJECTS", Kind.UNEXPECTED_REJECTION), ("CHANGES_ITS_INPUT", Kind.INPUT_MUTATED)],
 )
-def test_what_breaks_nothing_leaves_the_worker_alive(runner: Runner, function: str, kind: Kind) -> None:
+def test_a_failure_that_leaves_the_context_intact_keeps_the_worker(runner: Runner, function: str, kind: Kind) -> None:
     before = runner.restarts
     assert seen(runner, function).kind is kind
     assert runner.restarts == before
@@ -123,7 +123,7 @@ def test_a_kernel_that_could_not_be_launched_is_reported_where_its_caller_does_n
     assert passes(runner)
 
 
-def test_want_of_memory_is_nobodys_fault(runner: Runner) -> None:
+def test_out_of_memory_is_unsupported_and_no_failure(runner: Runner) -> None:
     verdict = runner.verdict(case_of("TAKES_TOO_MUCH"))
     assert verdict.observations == ()
     assert verdict.unsupported is not None

@@ -44,7 +44,7 @@ def test_the_simplest_geometry_of_a_bucket_is_covered(bucket: Bucket) -> None:
         ({"latent": Latent(rank=48, rope=16)}, "latents of 48 + 16", "no latents"),
     ],
 )
-def test_what_a_bucket_lacks_is_said_in_words(change: dict[str, object], asked: str, there: str) -> None:
+def test_differences_from_a_bucket_are_named(change: dict[str, object], asked: str, there: str) -> None:
     geometry = replace(HEAD_DIM_64.simplest, **change)
     assert not HEAD_DIM_64.covers(geometry)
     assert HEAD_DIM_64.differences(geometry) == ((asked, there),)
@@ -73,7 +73,7 @@ def test_a_bucket_that_makes_no_sense_is_refused(change: dict[str, object], why:
         replace(replace(HEAD_DIM_64, heads=((2, 1),)), **change)
 
 
-def test_a_capability_has_what_its_buckets_have_between_them() -> None:
+def test_a_capability_is_the_union_of_its_buckets() -> None:
     assert COMPILED.dtypes == (DType.BFLOAT16, DType.FLOAT16)
     assert COMPILED.page_sizes == (16, 32, 64)
     assert COMPILED.layouts == (KvLayout.HND, KvLayout.NHD)
@@ -84,7 +84,7 @@ def test_a_capability_has_what_its_buckets_have_between_them() -> None:
     assert COMPILED.soft_cap
 
 
-def test_what_is_said_beside_buckets_about_geometries_does_not_count() -> None:
+def test_fields_of_geometries_beside_buckets_are_ignored() -> None:
     can = Capability(modes=(Mode.DECODE,), buckets=(HEAD_DIM_64,), page_sizes=(1,), windows=True, fp8_kv=True)
     assert (can.page_sizes, can.windows, can.fp8_kv) == ((16, 64), False, False)
 
@@ -107,7 +107,7 @@ def test_a_geometry_outside_of_all_buckets_is_compared_to_the_nearest() -> None:
     )
 
 
-def test_what_buckets_have_apart_is_not_had_together() -> None:
+def test_features_of_different_buckets_are_not_combined() -> None:
     geometry = replace(HEAD_DIM_64.simplest, window_left=127)
     assert COMPILED.why_not(verified(geometry, 4)) == (
         "a window of 128 keys (no module is compiled for that, the nearest is for no window)"

@@ -69,7 +69,7 @@ def test_a_case_that_can_exist_is_accepted() -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"\x00\xff" * 100, bytes(1 << 16), random.Random(1).randbytes(1 << 18)], ids=len
 )
-def test_what_is_packed_is_unpacked(content: bytes) -> None:
+def test_packed_content_is_unpacked(content: bytes) -> None:
     assert unpack(pack(content), len(content)) == content
 
 
@@ -218,7 +218,7 @@ def test_an_argument_has_the_name_of_a_parameter(name: str) -> None:
 
 
 @pytest.mark.parametrize("op", ["", "f()", "a.b.", "f[0", "f\n", "f" * 257, "import os"])
-def test_a_call_is_of_what_can_be_a_kernel(op: str) -> None:
+def test_the_op_of_a_call_must_be_the_name_of_a_kernel(op: str) -> None:
     with pytest.raises(ImpossibleCase, match="must be the name of a kernel"):
         validate_calls(replace(CASE, calls=(replace(CALL, op=op),)))
 

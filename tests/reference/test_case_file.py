@@ -81,14 +81,14 @@ SHARED = replace(PLAIN, shared_keys=SharedKeys(ranks=4, interleave=Interleave.QU
 
 
 @pytest.mark.parametrize("case", [PLAIN, FULL, QUANTISED, SHARED])
-def test_what_is_written_is_read_again(case: Case, tmp_path: Path) -> None:
+def test_written_cases_are_read_back(case: Case, tmp_path: Path) -> None:
     assert decode(encode(case)) == case
     save(tmp_path / "case.json", case)
     assert load(tmp_path / "case.json") == case
     assert [path.name for path in tmp_path.iterdir()] == ["case.json"]
 
 
-def test_files_leave_out_defaults_and_fold_what_fits_a_line() -> None:
+def test_files_omit_defaults_and_fold_short_objects_into_a_line() -> None:
     assert (
         encode(PLAIN).decode()
         == """{

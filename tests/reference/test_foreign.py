@@ -26,7 +26,7 @@ def test_a_larger_file_is_refused_by_name(tmp_path: Path) -> None:
     assert (refused.value.errno, refused.value.filename) == (errno.EFBIG, str(tmp_path / "file"))
 
 
-def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path: Path) -> None:
+def test_a_path_that_is_no_regular_file_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", Path("/dev/zero")):
         with pytest.raises(OSError, match="not a regular file"):

@@ -177,7 +177,7 @@ def test_a_capability_has_masks_beside_the_causal_one_for_attention_alone(
         Capability(modes=Mode.of_kernels(), **fields)  # type: ignore[arg-type]
 
 
-def test_what_a_backend_does_not_have_of_masks_is_said() -> None:
+def test_unsupported_masks_are_named() -> None:
     windowed = replace(case(Mask.TREE), geometry=replace(HEADS, window_left=3))
     can = Capability(layouts=(KvLayout.HND,), windows=True, masks=(Mask.CAUSAL, Mask.TREE))
     assert can.why_not(case(Mask.EMPTY_ROWS)) == "mask empty_rows"

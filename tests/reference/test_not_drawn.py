@@ -5,7 +5,7 @@ from attnfuzz.reference.case import KvView, QueryView
 from attnfuzz.reference.not_drawn import not_drawn
 
 
-def test_a_plain_capability_leaves_out_what_is_off_by_default() -> None:
+def test_a_plain_capability_omits_features_that_are_off_by_default() -> None:
     assert not_drawn(Capability()) == [
         *("pools beyond 2^31", "windows", "sinks", "soft caps", "masks other than causal", "fp8 caches"),
         *("scales of K and V", "padding", "graphs", "other head dims of V", "strided queries", "strided caches"),
@@ -13,7 +13,7 @@ def test_a_plain_capability_leaves_out_what_is_off_by_default() -> None:
     ]
 
 
-def test_what_a_capability_asks_for_is_drawn() -> None:
+def test_features_of_a_capability_are_drawn() -> None:
     can = Capability(pool_holes=True, windows=True, sinks=True, fp8_kv=True, kv_scales=True, padding=True)
     assert not {"pools beyond 2^31", "windows", "sinks", "fp8 caches", "scales of K and V", "padding"} & {
         *not_drawn(can)

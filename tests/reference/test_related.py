@@ -155,7 +155,7 @@ def test_a_relation_that_says_nothing_is_refused(impossible: Case, words: str) -
         validate(impossible)
 
 
-def test_what_applies_depends_on_the_case_and_on_the_backend() -> None:
+def test_applicable_relations_depend_on_case_and_backend() -> None:
     replayed = case(EXTEND, CAPTURE, REPLAY, relation=Relation.SAME_CALL)
     assert set(applicable(replayed, ANYTHING)) == set(Relation) - {Relation.CHUNKS_CHANGED}
     unpadded = case(replace(EXTEND, padded_tokens=4), relation=Relation.SAME_CALL)

@@ -22,7 +22,7 @@ def line_of(version: str, source: str) -> str:
 
 
 @pytest.mark.parametrize("version", READ)
-def test_each_line_calls_what_the_order_says(version: str) -> None:
+def test_each_source_line_makes_the_call_of_its_order(version: str) -> None:
     at = lines()[Version(version)]
     for field in SourceLines.__struct_fields__:
         source = getattr(at, field)

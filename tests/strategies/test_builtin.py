@@ -64,7 +64,7 @@ def test_every_backend_gets_cases_that_it_supports(draw: Draw) -> None:
         assert {can.why_not(case) for case in draw(cases(can, name), 3)} == {None}, name
 
 
-def test_what_is_drawn_is_covered_and_never_said_to_be_impossible(can: Capability, drawn: list[Case]) -> None:
+def test_drawn_cases_are_supported_and_show_no_impossible_pair(can: Capability, drawn: list[Case]) -> None:
     reached = 0
     for case in drawn:
         validate(case)

@@ -130,7 +130,7 @@ def test_layers_of_served_models_are_drawn_more_often_than_chance_has_it(draw: D
     assert share(drawn, gpt_oss) >= 0.05
 
 
-def test_what_matters_is_drawn_as_often_as_elsewhere(drawn: list[Case]) -> None:
+def test_important_features_are_drawn_as_often_as_without_buckets(drawn: list[Case]) -> None:
     can = BACKENDS[drawn[0].backend]
 
     def steps(case: Case) -> list[Step]:
@@ -176,22 +176,22 @@ def test_nothing_impossible_is_drawn_and_little_else_is_missing(drawn: list[Case
         ("window=cuts keys off", "layout=NHD"),
     ],
 )
-def test_what_no_bucket_has_together_is_impossible(one: str, other: str) -> None:
+def test_pairs_that_no_bucket_combines_are_impossible(one: str, other: str) -> None:
     assert pair(one, other) in impossible(COMPILED)
 
 
-def test_what_some_bucket_has_together_is_possible() -> None:
+def test_pairs_that_one_bucket_combines_are_possible() -> None:
     for one, other in (("group=8", "KV heads=1"), ("group=3", "KV heads=over 4"), ("sinks=yes", "layout=NHD")):
         assert pair(one, other) in possible_pairs(COMPILED)
 
 
-def test_a_batch_that_grows_is_longer_than_what_its_requests_begin_with() -> None:
+def test_a_growing_batch_reaches_lengths_beyond_its_first_step() -> None:
     # Prompts over 16 tokens are drawn where no request begins with more than 200 keys.
     assert pair("longest kv=257 to 1000", "longest q=over 16") in possible_pairs(COMPILED)
     assert pair("longest kv=over 1000", "longest q=over 16") in impossible(COMPILED)
 
 
-def test_what_costs_too_much_over_a_bucket_is_impossible() -> None:
+def test_pairs_that_cost_too_much_in_all_buckets_are_impossible() -> None:
     wide = pair("batch=over 32", "page size=1")
     assert impossible(COMPILED_LATENTS)[wide] == "the backend has no modules for both, at a size that is drawn"
     assert wide in possible_pairs(replace(COMPILED, buckets=(replace(HEAD_DIM_64, page_sizes=(1,)),)))

@@ -84,11 +84,11 @@ def test_kv_lengths_are_reported_apart_by_where_they_lie_among_pages(kv_len: int
         (decode(3), "drafts", set()),
     ],
 )
-def test_a_step_shows_what_its_lengths_make_of_it(step: Step, axis: str, values: set[str]) -> None:
+def test_the_lengths_of_a_step_determine_its_features(step: Step, axis: str, values: set[str]) -> None:
     assert on(axis, case_of(step)) == values
 
 
-def test_what_a_request_without_queries_has_is_not_shown() -> None:
+def test_a_request_without_queries_shows_no_features() -> None:
     assert on("kv len", case_of(extend((1, 3), (0, 16)))) == {"within a page"}
 
 
@@ -167,7 +167,7 @@ def test_bits_stand_for_the_same_pairs_in_order(drawn: list[Case]) -> None:
         assert pairs_in(pair_bits(case)) == tuple(sorted(pairs_of(case)))
 
 
-def test_what_is_drawn_lies_on_every_axis_that_is_never_left_out(drawn: list[Case]) -> None:
+def test_drawn_cases_have_a_feature_on_every_mandatory_axis(drawn: list[Case]) -> None:
     never_left_out = axes().keys() - {"prefix", "drafts", "accepted", "chunks"}
     for case in drawn[:100]:
         assert features_of(case) <= frozenset(all_features())

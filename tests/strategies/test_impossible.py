@@ -48,7 +48,7 @@ def test_nothing_impossible_is_drawn_and_little_else_is_missing(drawn: list[Case
 
 @pytest.mark.slow
 @examples(20, 60)
-def test_nothing_impossible_is_drawn_by_leaning_to_what_is_rare(
+def test_a_bias_towards_rare_pairs_draws_nothing_impossible(
     count: int, drawn: list[Case], capability: Capability, draw: Draw
 ) -> None:
     before = reached(drawn[:200])
@@ -81,7 +81,7 @@ def test_a_pair_is_either_possible_or_impossible() -> None:
         ("launch=first replay", "q lens=an idle request", "nothing on the axis mode goes with both"),
     ],
 )
-def test_what_is_impossible_has_a_reason(one: str, other: str, why: str) -> None:
+def test_impossible_pairs_have_a_reason(one: str, other: str, why: str) -> None:
     assert impossible(resolve("trtllm_mha").capability)[pair(one, other)] == why
 
 
@@ -99,7 +99,7 @@ def test_every_reason_is_one_clause() -> None:
             assert not why.endswith(".")
 
 
-def test_what_never_occurs_with_a_backend_is_impossible_with_everything() -> None:
+def test_a_feature_that_never_occurs_is_impossible_in_all_pairs() -> None:
     can = Capability(modes=(Mode.DECODE,))
     for feature in all_features():
         if feature.startswith(("drafts=", "accepted=", "chunks=")):

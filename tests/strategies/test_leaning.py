@@ -37,7 +37,7 @@ def share(drawn: list[Case], feature: str) -> float:
         ("without keys=all", 2),
     ],
 )
-def test_what_is_leaned_to_is_drawn_more_often(
+def test_features_of_a_lean_are_drawn_more_often(
     feature: str, times: float, count: int, mha: list[Case], draw: Draw
 ) -> None:
     leaning = draw(cases(CAPABILITY, "plain", Lean((feature,))), count)
@@ -52,7 +52,7 @@ def test_what_is_leaned_to_is_drawn_more_often(
         ("launch=replayed again", 1.3),
     ],
 )
-def test_what_other_draws_decide_about_as_well_is_drawn_somewhat_more_often(
+def test_features_that_depend_on_other_draws_are_drawn_somewhat_more_often(
     feature: str, times: float, mha: list[Case], draw: Draw
 ) -> None:
     leaning = draw(cases(CAPABILITY, "plain", Lean((feature,))), 80)
@@ -68,7 +68,7 @@ def test_two_features_are_drawn_together_more_often(mha: list[Case], draw: Draw)
 
 
 @pytest.mark.slow
-def test_what_is_not_leaned_to_is_still_drawn(draw: Draw) -> None:
+def test_features_outside_a_lean_are_still_drawn(draw: Draw) -> None:
     drawn = draw(cases(CAPABILITY, "plain", Lean(("mode=decode", "page size=1", "longest kv=over 1000"))), 100)
     for feature in (
         *(f"mode={mode}" for mode in Mode.of_kernels()),
@@ -81,7 +81,7 @@ def test_what_is_not_leaned_to_is_still_drawn(draw: Draw) -> None:
 
 @pytest.mark.slow
 @examples(20, 600)
-def test_an_empty_lean_draws_what_is_drawn_without_one(count: int, draw: Draw) -> None:
+def test_an_empty_lean_changes_no_draws(count: int, draw: Draw) -> None:
     assert draw(cases(CAPABILITY, "plain", Lean()), count) == draw(cases(CAPABILITY, "plain"), count)
 
 
@@ -129,7 +129,7 @@ def test_many_leans_are_not_all_remembered() -> None:
 PAIRS = {("a=1", "b=1"), ("b=1", "c=1")}
 
 
-def test_a_lean_is_chosen_from_what_was_reached_apart() -> None:
+def test_a_lean_combines_features_that_were_reached_separately() -> None:
     unreached = {("a=1", "c=1"), ("a=1", "d=1")}
     assert choose_lean(unreached, PAIRS, 1) == Lean(("a=1", "c=1"))
 
@@ -138,7 +138,7 @@ def test_features_that_were_never_reached_come_last() -> None:
     assert choose_lean({("a=1", "d=1")}, PAIRS, 1) == Lean(("d=1",))
 
 
-def test_there_is_nothing_to_lean_to_at_first_and_at_last() -> None:
+def test_there_is_no_lean_before_the_first_case_and_without_unreached_pairs() -> None:
     assert choose_lean(PAIRS, (), 1) == Lean()
     assert choose_lean((), PAIRS, 1) == Lean()
 

@@ -33,7 +33,7 @@ def test_each_mask_has_a_share_of_the_cases(eager: list[Case]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.draws
-def test_a_backend_without_masks_draws_what_it_would_draw_anyway(draw: Draw) -> None:
+def test_a_backend_without_masks_draws_causal_masks_alone(draw: Draw) -> None:
     drawn = draw(cases(PLAIN, "plain"), 60)
     assert {case.mask for case in drawn} == {Mask.CAUSAL}
     assert all("mask=causal" in features_of(case) for case in drawn)
@@ -41,7 +41,7 @@ def test_a_backend_without_masks_draws_what_it_would_draw_anyway(draw: Draw) -> 
 
 @pytest.mark.slow
 @pytest.mark.draws
-def test_a_window_stands_beside_a_mask_only_where_the_backend_says_what_that_means(draw: Draw) -> None:
+def test_a_window_is_drawn_with_a_mask_only_if_the_backend_supports_both(draw: Draw) -> None:
     can = replace(EAGER, windowed_masks=(Mask.CAUSAL, Mask.FULL))
     drawn = draw(cases(can, "eager", Lean(("mask=custom", "window=cuts keys off"))), 80)
     assert all(can.can_run(case) for case in drawn)

@@ -74,7 +74,7 @@ def test_each_request_is_asked_again_where_the_mapping_says(drawn: list[Case], c
             assert tuple(again.requests[position] for position in positions) == step.requests
 
 
-def test_nothing_but_what_the_relation_says_changes(drawn: list[Case], capability: Capability) -> None:
+def test_a_relation_changes_only_its_own_fields(drawn: list[Case], capability: Capability) -> None:
     changes = {
         Relation.SAME_CALL: set(),
         Relation.PAGES_RELABELLED: {"pages"},
