@@ -21,17 +21,7 @@ from measurement import count_option, json_option, quantile, seed_option, show, 
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.reduce.ablation import (
-    CLUES,
-    CONTENTS,
-    FEATURES,
-    FRESH_SEEDS,
-    SHAPE,
-    Feature,
-    ablations,
-    needed,
-    reseeded,
-)
+from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, FEATURES, FRESH_SEEDS, SHAPE, ablations, needed, reseeded
 from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.examples import drawn_cases
@@ -43,6 +33,7 @@ from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 from attnfuzz.kernels.defects.defect import BugClass, Defect
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.features.row import Feature
 from attnfuzz.strategies.coverage import features_of
 
 ROWS = 16

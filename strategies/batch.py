@@ -11,8 +11,8 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
+from attnfuzz.reference.features.classes import ACCEPTED, BATCHES, KEYS, KV_LENGTHS, QUERIES
 from attnfuzz.strategies.choices import Choice, choice, integer, odds
-from attnfuzz.strategies.coverage.classes import ACCEPTED, BATCHES, KEYS, KV_LENGTHS, QUERIES
 from attnfuzz.strategies.lean import NO_LEAN, Lean
 from attnfuzz.strategies.scope import Scope
 

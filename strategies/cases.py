@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Pace, Step, steps_in_chunks
 from attnfuzz.reference.device import Device
+from attnfuzz.reference.features.classes import DRAFTS, QUERIES
 from attnfuzz.reference.validity import MAX_STEPS
 from attnfuzz.strategies.batch import Setting
 from attnfuzz.strategies.choices import Choice, WeightedFlag, integer, odds, on
-from attnfuzz.strategies.coverage.classes import DRAFTS, QUERIES
 from attnfuzz.strategies.geometry import Geometries
 from attnfuzz.strategies.lean import NO_LEAN, Lean
 from attnfuzz.strategies.padding import draw_attention_group, draw_launches, draw_padding

@@ -10,9 +10,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.geometry import Geometry, KvLayout, Latent
-from attnfuzz.strategies.choices import Choice, WeightedFlag, choice, on
-from attnfuzz.strategies.coverage.classes import (
+from attnfuzz.reference.features.classes import (
     DRAFTS,
     GROUPS,
     HEAD_DIMS,
@@ -22,6 +20,8 @@ from attnfuzz.strategies.coverage.classes import (
     PAGE_SIZES,
     VALUE_DIMS,
 )
+from attnfuzz.reference.geometry import Geometry, KvLayout, Latent
+from attnfuzz.strategies.choices import Choice, WeightedFlag, choice, on
 from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.supported import dtype_pairs, head_dims, heads, latents
 

@@ -17,13 +17,13 @@ from attnfuzz.reference.case import (
     Step,
     Tombstone,
 )
+from attnfuzz.reference.features.calls import axis_of_form
+from attnfuzz.reference.features.classes import ROTARY_SHIFTS, ROTARY_THETAS
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.rope import Pairing, Rope, RopeScaling, RotaryShare
 from attnfuzz.reference.validity import may_share_pool, takes
 from attnfuzz.strategies.choices import Choice, WeightedFlag, on
-from attnfuzz.strategies.coverage.axis import axis_of_form
-from attnfuzz.strategies.coverage.classes import ROTARY_SHIFTS, ROTARY_THETAS
 from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.supported import rotary_shares
 

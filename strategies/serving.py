@@ -8,9 +8,9 @@ from hypothesis.strategies import DrawFn
 
 from attnfuzz.reference.capability import Capability, may_be_asynchronous
 from attnfuzz.reference.case import Interleave, PageOrder, Pages, Serving, SharedKeys, Step, slot_lengths
+from attnfuzz.reference.features.classes import LIMITS
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.strategies.choices import Choice, WeightedFlag, integer, on
-from attnfuzz.strategies.coverage.classes import LIMITS
 from attnfuzz.strategies.lean import Lean
 
 _QUARTERS: Final = 4

@@ -26,11 +26,7 @@ from attnfuzz.reference.case import (
     Workspace,
 )
 from attnfuzz.reference.edges import EdgeRule, edge_of
-from attnfuzz.reference.geometry import Geometry
-from attnfuzz.reference.magnitudes import magnitudes_of
-from attnfuzz.reference.validity import may_be_swizzled, may_keep_queries
-from attnfuzz.strategies.choices import Choice, WeightedFlag, on
-from attnfuzz.strategies.coverage.classes import (
+from attnfuzz.reference.features.classes import (
     FACTORS,
     GAP_COLUMNS,
     MAXIMA,
@@ -39,6 +35,10 @@ from attnfuzz.strategies.coverage.classes import (
     SLACK_COLUMNS,
     SPARE_PAGES,
 )
+from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.magnitudes import magnitudes_of
+from attnfuzz.reference.validity import may_be_swizzled, may_keep_queries
+from attnfuzz.strategies.choices import Choice, WeightedFlag, on
 from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.supported import families, granularities, magnitudes
 

@@ -7,9 +7,9 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.geometry import on_pages
-from attnfuzz.harness.reduce.lengths import with_drafts
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.edits.lengths import with_drafts
 
 T = TypeVar("T")
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from attnfuzz.harness.reduce.cuts import lower, without_blocks
 from attnfuzz.harness.reduce.drop import Drop, without
 from attnfuzz.harness.reduce.geometry import lower_dims
 from attnfuzz.harness.reduce.meaning import Meaning
 from attnfuzz.kernels.entry_points import Role
 from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.edits.cuts import lower, without_blocks
 
 
 def drop_requests(case: CallCase) -> Iterator[CallCase]:

@@ -7,13 +7,13 @@ from msgspec.structs import replace
 from attnfuzz.harness.calls.object_calls import consistent
 from attnfuzz.harness.reduce.call_objects import with_calls
 from attnfuzz.harness.reduce.cut import Cuts, cut
-from attnfuzz.harness.reduce.cuts import without_blocks
 from attnfuzz.harness.reduce.drop import Drop, keys_of_answer
 from attnfuzz.harness.reduce.meaning import Meaning
 from attnfuzz.harness.reduce.placed_views import tidy, views_of
 from attnfuzz.harness.reduce.units import Uncuttable
 from attnfuzz.kernels.entry_points import Role
 from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.edits.cuts import without_blocks
 
 
 def drop_answer(case: CallCase) -> Iterator[CallCase]:

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.calls.trace import with_content
 from attnfuzz.harness.reduce.cut import trim
-from attnfuzz.harness.reduce.cuts import lower
 from attnfuzz.harness.reduce.meaning import Meaning
 from attnfuzz.harness.reduce.placed_views import Place, tidy, views_of, with_contents, with_views
 from attnfuzz.harness.reduce.units import Uncuttable
 from attnfuzz.kernels.entry_points import Role
 from attnfuzz.reference.calls import Buffer, Call, CallCase, View, content_of
 from attnfuzz.reference.case import Guard, Outputs
+from attnfuzz.reference.edits.cuts import lower
 
 _WORTH_IT = 8
 """A workspace is not shrunk by less than one part in this many, because its exact need doesn't matter."""

@@ -12,9 +12,9 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.cuts import possible
-from attnfuzz.harness.reduce.removals import no_padding, one_request, slots_in_order
 from attnfuzz.reference.case import Case, Pages
+from attnfuzz.reference.edits.cuts import possible
+from attnfuzz.reference.edits.removals import no_padding, one_request, slots_in_order
 
 S = TypeVar("S", bound=msgspec.Struct)
 

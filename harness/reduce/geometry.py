@@ -5,10 +5,10 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.ablation import VECTOR
-from attnfuzz.harness.reduce.cuts import lower, map_requests
 from attnfuzz.reference.case import Case, Request
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.edits.cuts import lower, map_requests
+from attnfuzz.reference.features.geometry import VECTOR
 from attnfuzz.reference.geometry import Geometry, KvLayout, Latent
 
 # Aligned rows need head dims that are multiples of 8. One that is no multiple of 16 is a clue.

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.cuts import lower
 from attnfuzz.reference.case import Case, Mask
+from attnfuzz.reference.edits.cuts import lower
 
 _SMALL_SEEDS = (1, 2, 3)
 _PARTS = ("pages", "scales", "queries", "views", "rope", "serving", "shared_keys")

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Collection
 
-from attnfuzz.harness.reduce.ablation import Feature, ablations, features_in
+from attnfuzz.harness.reduce.ablation import ablations, features_in
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.features.row import Feature
 
 
 def plainest(

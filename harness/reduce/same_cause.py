@@ -6,11 +6,12 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.ablation import CONTENTS, UNUSUAL, Feature, ablations, features_in
+from attnfuzz.harness.reduce.ablation import CONTENTS, UNUSUAL, ablations, features_in
 from attnfuzz.harness.reduce.plainest import plainest
 from attnfuzz.harness.reduce.search import reduce
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.features.row import Feature
 
 FRESH_SEEDS = 3
 """Number of value seeds, one of which must make a smaller case fail, if chance can produce the failure."""

@@ -13,19 +13,19 @@ from attnfuzz.harness.reduce.call_axes import EDITS as CALL_AXES
 from attnfuzz.harness.reduce.call_list import EDITS as CALL_LIST
 from attnfuzz.harness.reduce.call_objects import EDITS as CALL_OBJECTS
 from attnfuzz.harness.reduce.call_plain import EDITS as CALL_PLAIN
-from attnfuzz.harness.reduce.cuts import possible
 from attnfuzz.harness.reduce.geometry import EDITS as GEOMETRY
 from attnfuzz.harness.reduce.geometry import to_head_dims
-from attnfuzz.harness.reduce.lengths import EDITS as LENGTHS
 from attnfuzz.harness.reduce.meaning import breached, compiled_for
 from attnfuzz.harness.reduce.placed_views import tidy
 from attnfuzz.harness.reduce.plain import EDITS as PLAIN
-from attnfuzz.harness.reduce.relation import run_only_the_other
-from attnfuzz.harness.reduce.steps import EDITS as STEPS
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.edits.cuts import possible
+from attnfuzz.reference.edits.lengths import EDITS as LENGTHS
+from attnfuzz.reference.edits.relation import run_only_the_other
+from attnfuzz.reference.edits.steps import EDITS as STEPS
 
 C = TypeVar("C", Case, CallCase)
 

@@ -6,9 +6,9 @@ case still fails there. Only changes that the place requires are made.
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.cuts import tidy, with_q_len, with_requests
-from attnfuzz.harness.reduce.steps import with_surplus
 from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
+from attnfuzz.reference.edits.cuts import tidy, with_q_len, with_requests
+from attnfuzz.reference.edits.steps import with_surplus
 
 
 def captured(case: Case) -> Case | None:

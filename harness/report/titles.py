@@ -4,10 +4,11 @@ import re
 from collections.abc import Collection, Sequence
 from enum import IntEnum
 
-from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, FEATURES, SHAPE, Feature
+from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, FEATURES, SHAPE
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation
 from attnfuzz.harness.verdict.printable import in_a_line
 from attnfuzz.harness.verdict.wording import CaseThatFailed, count
+from attnfuzz.reference.features.row import Feature
 from attnfuzz.reference.mistake import Mistake
 
 _MOST_NAMED = 2

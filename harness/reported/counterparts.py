@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import builtin, fixed, resolve
 from attnfuzz.harness.reduce.geometry import on_pages
-from attnfuzz.harness.reduce.lengths import with_drafts
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
@@ -20,6 +19,7 @@ from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Pace
 from attnfuzz.reference.device import Device
+from attnfuzz.reference.edits.lengths import with_drafts
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.strategies.coverage.features import features_of
 from attnfuzz.strategies.lean import Lean

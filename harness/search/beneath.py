@@ -4,11 +4,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.ablation import Feature, ablations, features_in
+from attnfuzz.harness.reduce.ablation import ablations, features_in
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.features.row import Feature
 
 SHARE = 0.1
 """Maximum share of the searched cases that are run once more."""

@@ -28,12 +28,10 @@ from attnfuzz.harness.reduce.ablation import (
     FEATURES,
     TENSOR_FORMS,
     Ablation,
-    Feature,
     ablations,
     features_in,
     reseeded,
 )
-from attnfuzz.harness.reduce.cuts import possible
 from attnfuzz.harness.search.by_memory import OF_OTHERS, depends_on_memory, needs_nan_in_outputs, same_on_other_memory
 from attnfuzz.harness.search.kinds import cannot_have, had, same_error, unlike
 from attnfuzz.harness.search.known import KnownCause, seen_with
@@ -45,6 +43,8 @@ from attnfuzz.harness.search.refused import is_refused, judged_without
 from attnfuzz.harness.verdict.failures import FAULTS, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import WRONG, Fingerprint
 from attnfuzz.reference.case import Case, Outputs
+from attnfuzz.reference.edits.cuts import possible
+from attnfuzz.reference.features.row import Feature
 from attnfuzz.reference.mistake import Mistake
 
 SHARE = 0.4

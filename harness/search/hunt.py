@@ -9,7 +9,6 @@ from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
 from attnfuzz.harness.ledger.entry import Entry, in_all_modes, reason_of
-from attnfuzz.harness.reduce.ablation import Feature
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike, by_chance, comes_back
 from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
@@ -46,6 +45,7 @@ from attnfuzz.harness.verdict.past import past_failures
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
+from attnfuzz.reference.features.row import Feature
 
 RUNS_PER_SHRINKING_RUN = 4
 """Number of runs of a flaky failure's case per run of the shrinking budget."""

@@ -7,10 +7,11 @@ import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import as_file_name
-from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, FEATURES, SHAPE, Feature, features_in
+from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, FEATURES, SHAPE, features_in
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.fingerprint import WRONG, Fingerprint, fine
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.features.row import Feature
 from attnfuzz.reference.mistake import Mistake
 
 MOST_SHOWINGS = 8

@@ -2,11 +2,12 @@
 
 from collections.abc import Collection, Iterable
 
-from attnfuzz.harness.reduce.ablation import ARGUMENTS, CONTENTS, FEATURES, Feature, features_in
+from attnfuzz.harness.reduce.ablation import ARGUMENTS, CONTENTS, FEATURES, features_in
 from attnfuzz.harness.search.known import KnownCause, Showing, seen_with
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.features.row import Feature
 
 MOST_CAUSES = 12
 """Maximum number of known causes tried on one failure, the likeliest first."""

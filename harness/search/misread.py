@@ -21,7 +21,6 @@ from attnfuzz.harness.reduce.ablation import (
     CONTENTS,
     FEATURES,
     TENSOR_FORMS,
-    Feature,
     ablations,
     features_in,
     reseeded,
@@ -40,6 +39,7 @@ from attnfuzz.reference.arguments import (
     ArgumentForm,
 )
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.features.row import Feature
 from attnfuzz.reference.user_error import UserError
 
 _GROUPS: Final[tuple[Collection[str], ...]] = (

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.cuts import map_requests
 from attnfuzz.harness.reduce.transfers import captured, exchanged, in_mode, with_few_keys
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Launch, Mode, TableTail
+from attnfuzz.reference.edits.cuts import map_requests
 from attnfuzz.reference.related import related
 from attnfuzz.reference.relation import Relation
 

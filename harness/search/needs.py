@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce import SameCause
-from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, UNUSUAL, Feature, features_in, needed
+from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, UNUSUAL, features_in, needed
 from attnfuzz.harness.reduce.plainest import plainest
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike
 from attnfuzz.harness.sandbox.pursuit import Pursued
@@ -13,6 +13,7 @@ from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import DEATHS, Kind, Verdict
 from attnfuzz.reference.case import Case, Pace
 from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.features.row import Feature
 
 PROMPT_RUNS = 60
 """Maximum number of runs on a prompt device before a flaky failure counts as needing a late one."""

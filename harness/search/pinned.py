@@ -8,13 +8,14 @@ from typing import Generic, TypeVar
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce import identity
-from attnfuzz.harness.reduce.ablation import CONTENTS, FRESH_SEEDS, Feature, features_in
+from attnfuzz.harness.reduce.ablation import CONTENTS, FRESH_SEEDS, features_in
 from attnfuzz.harness.sandbox.confirm import STATISTICAL
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.verdict.failures import DEATHS, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.features.row import Feature
 
 C = TypeVar("C", bound=AnyCase)
 

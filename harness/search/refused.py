@@ -6,10 +6,11 @@ reason, if the backend takes it only together with the first one: without both, 
 
 from collections.abc import Callable, Iterator
 
-from attnfuzz.harness.reduce.ablation import UNUSUAL, Ablation, Feature, features_in
+from attnfuzz.harness.reduce.ablation import UNUSUAL, Ablation, features_in
 from attnfuzz.harness.reduce.plainest import leave_out
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.features.row import Feature
 
 Allowed = Callable[[Case], bool]
 

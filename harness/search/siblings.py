@@ -15,22 +15,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.ablation import (
-    CLUES,
-    CONTENTS,
-    FEATURES,
-    SHAPE,
-    Feature,
-    ablations,
-    reseeded,
-)
-from attnfuzz.harness.reduce.cuts import possible
+from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, FEATURES, SHAPE, ablations, reseeded
 from attnfuzz.harness.reduce.plainest import leave_out
 from attnfuzz.harness.search.kinds import same_error
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.edits.cuts import possible
+from attnfuzz.reference.features.row import Feature
 
 _SCALES = ("K scale", "V scale")
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from attnfuzz.harness.reduce import SameCause
-from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, Feature
+from attnfuzz.harness.reduce.ablation import CLUES, FEATURES
 from attnfuzz.harness.reduce.defaults import with_defaults
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import ShrinkBudget
@@ -12,6 +12,7 @@ from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.features.row import Feature
 
 Allowed = Callable[[Case], bool]
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.ablation import ablations, reseeded
-from attnfuzz.harness.reduce.cuts import possible, tidy
-from attnfuzz.harness.reduce.relation import run_only_the_other
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.reference.case import Case, ValueFamily
+from attnfuzz.reference.edits.cuts import possible, tidy
+from attnfuzz.reference.edits.relation import run_only_the_other
 
 
 def steadier(pinned: Pinned[Case], allowed: Callable[[Case], bool]) -> Case:

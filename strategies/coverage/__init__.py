@@ -1,6 +1,5 @@
 """Coverage of the case space: features of cases, their pairs, impossible pairs, and a bias towards missing pairs."""
 
-from attnfuzz.strategies.coverage.axis import axis_of_form
 from attnfuzz.strategies.coverage.features import Pair, all_features, axes, axis_of, features_of, pair, pairs_of
 from attnfuzz.strategies.coverage.impossible import impossible, possible_pairs
 from attnfuzz.strategies.coverage.pair_bits import pair_bits, pairs_in
@@ -11,7 +10,6 @@ __all__ = [
     "all_features",
     "axes",
     "axis_of",
-    "axis_of_form",
     "choose_lean",
     "features_of",
     "impossible",

@@ -4,14 +4,20 @@ from bisect import bisect
 from collections.abc import Collection, Iterable, Mapping
 from itertools import chain, combinations, repeat
 from types import MappingProxyType
+from typing import Any
 
 from attnfuzz.reference.case import Case
-from attnfuzz.strategies.coverage.axis import CASE_AXES, STEP_AXES, Axis, T, moments_of
+from attnfuzz.reference.features import TABLE
+from attnfuzz.reference.features.moments import moments_of
+from attnfuzz.reference.features.row import Axis, T
 
 Pair = tuple[str, str]
 """Two features of different axes, in alphabetical order."""
 
 Axes = tuple[Axis[T], ...]
+
+STEP_AXES: Axes[Any] = tuple(row.axis for row in TABLE if row.of_steps)
+CASE_AXES: Axes[Any] = tuple(row.axis for row in TABLE if not row.of_steps)
 
 
 def axes() -> Mapping[str, tuple[str, ...]]:

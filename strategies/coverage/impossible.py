@@ -5,8 +5,7 @@ from functools import cache
 from types import MappingProxyType
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.strategies.coverage.axis import CASE_AXES, STEP_AXES
-from attnfuzz.strategies.coverage.features import Pair, axes
+from attnfuzz.strategies.coverage.features import CASE_AXES, STEP_AXES, Pair, axes
 from attnfuzz.strategies.coverage.pair_bits import EVERY, PARTNERS, mask_of, ones, pairs_of_row, pairs_of_rows
 from attnfuzz.strategies.coverage.rules import LACKS, MEANING, NOT_DRAWN, Clash
 from attnfuzz.strategies.coverage.rules_of_buckets import NO_MODULE, NONE_WITH_BOTH, together

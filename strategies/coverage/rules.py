@@ -14,7 +14,7 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Granularity, Mask, Mode
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.edges import Edge
-from attnfuzz.strategies.coverage.classes import GROUPS, HEAD_DIMS, PAGE_SIZES
+from attnfuzz.reference.features.classes import GROUPS, HEAD_DIMS, PAGE_SIZES
 from attnfuzz.strategies.coverage.features import axes
 from attnfuzz.strategies.supported import capturable, families, head_dims, latents, magnitudes, may_idle, rotary_shares
 

@@ -9,15 +9,16 @@ from msgspec.structs import replace
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.features.classes import BATCHES, DRAFTS, KEYS, QUERIES, Classes
+from attnfuzz.reference.features.geometry import GEOMETRY
+from attnfuzz.reference.features.serving import FEW_RANKS
 from attnfuzz.reference.geometry import Geometry
-from attnfuzz.strategies.coverage.axis import FEW_RANKS, GEOMETRY_AXES
-from attnfuzz.strategies.coverage.classes import BATCHES, DRAFTS, KEYS, QUERIES, Classes
 from attnfuzz.strategies.coverage.features import axes
 from attnfuzz.strategies.scope import ANY_ROWS, MOST_ROUNDS, Extent, Scope, scope_of
 from attnfuzz.strategies.supported import drafts
 
 _AXES = (
-    *(axis.name for axis in GEOMETRY_AXES),
+    *(row.name for row in GEOMETRY),
     *("ranks", "window", "drafts", "mode", "padding", "batch", "longest q", "longest kv"),
 )
 """The axes that are determined by the buckets and by the sizes of cases over them."""
@@ -72,8 +73,8 @@ def _variants(geometry: Geometry, bucket: Bucket) -> Iterator[Geometry]:
 
 def _placed(geometry: Geometry) -> Iterator[str]:
     case = Case(backend="", geometry=geometry, steps=())
-    for axis in GEOMETRY_AXES:
-        yield from map(axis.feature, axis.place(case))
+    for row in GEOMETRY:
+        yield from map(row.axis.feature, row.axis.place(case))
 
 
 @cache

@@ -15,11 +15,11 @@ from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Mode, Step
 from attnfuzz.reference.device import Device
+from attnfuzz.reference.features.classes import DRAFTS
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.validity import products, validate
 from attnfuzz.strategies.cases import cases
 from attnfuzz.strategies.coverage import features_of, impossible, pair, pair_bits, pairs_in, possible_pairs
-from attnfuzz.strategies.coverage.classes import DRAFTS
 from attnfuzz.strategies.lean import Lean
 
 pytestmark = pytest.mark.slow

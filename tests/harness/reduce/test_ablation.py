@@ -9,7 +9,6 @@ from small_cases import HEADS, LATENTS, drawn, step
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, ablations, features_in, needed
-from attnfuzz.harness.reduce.cuts import possible
 from attnfuzz.harness.reduce.search import reduce
 from attnfuzz.harness.reduce.transfers import captured, exchanged, in_mode, with_few_keys
 from attnfuzz.reference.case import (
@@ -32,6 +31,7 @@ from attnfuzz.reference.case import (
     Workspace,
 )
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.edits.cuts import possible
 from attnfuzz.reference.related import related
 from attnfuzz.reference.relation import Relation
 

@@ -1,4 +1,4 @@
-"""Edits that remove one feature of a case and leave the rest as it is; `ablation` names the feature of each."""
+"""Edits that remove one feature of a case and leave the rest as it is; the table of features names each."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -7,10 +7,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.cuts import graph_of, map_requests, possible, tidy, with_q_len, with_requests
-from attnfuzz.harness.reduce.lengths import with_drafts
-from attnfuzz.harness.reduce.relation import run_only_the_other
-from attnfuzz.harness.reduce.steps import as_eager, with_surplus
 from attnfuzz.reference.case import (
     BlockScales,
     Case,
@@ -24,6 +20,10 @@ from attnfuzz.reference.case import (
     steps_in_chunks,
 )
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.edits.cuts import graph_of, map_requests, possible, tidy, with_q_len, with_requests
+from attnfuzz.reference.edits.lengths import with_drafts
+from attnfuzz.reference.edits.relation import run_only_the_other
+from attnfuzz.reference.edits.steps import as_eager, with_surplus
 
 Removal = Callable[[Case], Iterator[Case]]
 

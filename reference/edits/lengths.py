@@ -5,8 +5,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.cuts import lower, map_requests, with_requests, with_step
 from attnfuzz.reference.case import Case, Launch, Request, Step
+from attnfuzz.reference.edits.cuts import lower, map_requests, with_requests, with_step
 
 
 def draft_fewer_tokens(case: Case) -> Iterator[Case]:

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.cuts import graph_of, lower, tidy, with_requests, with_step, without_blocks
 from attnfuzz.reference.case import Case, Launch, Step
+from attnfuzz.reference.edits.cuts import graph_of, lower, tidy, with_requests, with_step, without_blocks
 
 
 def drop_steps(case: Case) -> Iterator[Case]:

@@ -1,0 +1,205 @@
+"""Features of the steps of a case, and of their requests."""
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+
+from attnfuzz.reference.case import Case, Launch, Mode
+from attnfuzz.reference.edits import removals
+from attnfuzz.reference.features.classes import ACCEPTED, BATCHES, DRAFTS, KEYS, KV_LENGTHS, QUERIES
+from attnfuzz.reference.features.moments import Moment, of_steps
+from attnfuzz.reference.features.row import Axis, but, classed, of_case, only, removable, single, size
+
+TILE = 64
+"""Number of keys that many kernels load at a time."""
+
+_UNIFORM = "the same"
+
+
+def _steps(case: Case) -> str:
+    running = [step for step in case.steps if step.launch is not Launch.CAPTURE]
+    if len(running) == 1:
+        return "one"
+    return "several modes" if len({step.mode for step in running}) > 1 else "several of one mode"
+
+
+def _idle(case: Case) -> str:
+    idle = [step for step in case.steps if step.idle]
+    if any(step.launch is Launch.REPLAY for step in idle):
+        return "replayed"
+    return "none" if not idle else "padding alone" if any(step.padded_tokens for step in idle) else "no rows"
+
+
+def _launch(moment: Moment) -> tuple[str, ...]:
+    if moment.step.launch is Launch.EAGER:
+        return ("eager",)
+    replay = "replayed again" if moment.replayed else "first replay"
+    return (replay, "captured late") if moment.captured_late else (replay,)
+
+
+def _padding(moment: Moment) -> str:
+    step = moment.step
+    more = step.padded_batch - len(step.requests)
+    if more > 0:
+        return "fewer requests than real" if more < len(step.requests) else "as many requests, or more"
+    return "tokens" if step.padded_tokens > step.tokens else "none"
+
+
+def _without_keys(moment: Moment) -> str:
+    empty = sum(kv_len == 0 for _, kv_len in moment.asking)
+    return "none" if not empty else "all" if empty == len(moment.asking) else "some"
+
+
+def _kv_len(moment: Moment) -> AbstractSet[str]:
+    page = moment.case.geometry.page_size
+    return {KV_LENGTHS.of(kv_len, page) for _, kv_len in moment.asking}
+
+
+def _prefix(moment: Moment) -> AbstractSet[str]:
+    return {
+        "yes" if kv_len > q_len else "none" if kv_len == q_len else "fewer keys than queries"
+        for q_len, kv_len in moment.asking
+        if kv_len
+    }
+
+
+def _q_lens(moment: Moment) -> tuple[str, ...]:
+    several = len({q_len for q_len, _ in moment.asking}) > 1
+    lengths = "ragged" if several else _UNIFORM
+    return (lengths, "an idle request") if len(moment.asking) < len(moment.step.requests) else (lengths,)
+
+
+def _drafts(moment: Moment) -> tuple[str, ...]:
+    step = moment.step
+    drafting = step.mode.speculative and step.mode not in (Mode.DECODE, Mode.DRAFT_DECODE)
+    return (DRAFTS.of(step.tokens_per_request),) if drafting else ()
+
+
+def _accepted(moment: Moment) -> AbstractSet[str]:
+    if moment.step.mode is not Mode.DRAFT_EXTEND:
+        return frozenset()
+    stride = moment.step.tokens_per_request
+    return {ACCEPTED.of(q_len, stride) for q_len, _ in moment.asking}
+
+
+def _slots(moment: Moment) -> str:
+    slots = [request.slot for request in moment.step.requests]
+    return "in order" if slots == sorted(slots) else "permuted"
+
+
+def _past(moment: Moment) -> AbstractSet[str]:
+    """Return whether sequences are new, grown, or replaced: one with fewer keys than before is another request's."""
+    before = moment.prefixes
+    return {
+        "new"
+        if request.slot not in before
+        else "grown"
+        if request.kv_len - request.q_len >= before[request.slot]
+        else "handed on"
+        for request in moment.step.requests
+    }
+
+
+def _chunks(moment: Moment) -> tuple[str, ...]:
+    step = moment.step
+    if moment.case.geometry.latent is None or step.mode is not Mode.CHUNKED_PREFILL:
+        return ()
+    chunks = step.chunks(moment.case.chunk_capacity)
+    if chunks < 2:
+        return ("one",) if chunks else ("no prefix",)
+    before_last = (chunks - 1) * (moment.case.chunk_capacity // len(step.requests))
+    ends_early = any(request.kv_len - request.q_len <= before_last for request in step.requests)
+    return ("several", "one request ends early") if ends_early else ("several",)
+
+
+def _lengths(case: Case) -> Iterator[int]:
+    return (request.kv_len for step in case.steps for request in step.requests)
+
+
+def _partly_filled(case: Case) -> bool:
+    return any(kv_len % case.geometry.page_size for kv_len in _lengths(case))
+
+
+def _full(case: Case) -> bool:
+    return any(kv_len and kv_len % case.geometry.page_size == 0 for kv_len in _lengths(case))
+
+
+BATCH = (
+    of_case(
+        single("steps", ("one", "several of one mode", "several modes"), _steps),
+        "steps",
+        removable("several steps", but("one"), removals.one_step),
+    ),
+    of_case(
+        single("idle step", ("none", "no rows", "padding alone", "replayed"), _idle),
+        "steps",
+        removable("idle step", but("none"), removals.no_idle_steps),
+    ),
+    of_steps(single("mode", Mode, lambda moment: moment.step.mode), "steps.mode"),
+    of_steps(
+        Axis("launch", ("eager", "first replay", "replayed again", "captured late"), _launch),
+        "steps.launch",
+        removable("replay", but("eager"), removals.no_graphs),
+    ),
+    of_steps(
+        single("padding", ("none", "tokens", "fewer requests than real", "as many requests, or more"), _padding),
+        "steps.padded_tokens",
+        removable("padding", but("none"), removals.no_padding, also="idle step=padding alone"),
+    ),
+    of_steps(
+        classed("batch", BATCHES, lambda moment: len(moment.step.requests)),
+        "steps.requests",
+        size("several requests", but("1"), removals.one_request),
+    ),
+    of_steps(
+        single("without keys", ("none", "some", "all"), _without_keys),
+        "steps.requests.kv_len",
+        removable("empty KV", but("none"), removals.no_empty_kv),
+    ),
+    of_steps(
+        Axis("kv len", KV_LENGTHS.names, _kv_len),
+        "steps.requests.kv_len",
+        size("several pages", only("a page and one", "whole pages", "several pages"), removals.one_page),
+        size("partly filled page", only(), removals.full_pages, present=_partly_filled),
+        size("full last page", only(), removals.no_full_pages, present=_full),
+    ),
+    of_steps(
+        classed("longest kv", KEYS, lambda moment: max(kv_len for _, kv_len in moment.asking)),
+        "steps.requests.kv_len",
+        size("several keys", only(), removals.one_key, present=lambda case: max(_lengths(case), default=0) > 1),
+        size(
+            f"more than {TILE} keys",
+            only(),
+            removals.at_most_keys(TILE),
+            present=lambda case: max(_lengths(case), default=0) > TILE,
+        ),
+    ),
+    of_steps(
+        Axis("prefix", ("yes", "none", "fewer keys than queries"), _prefix, total=False),
+        "steps.requests.kv_len",
+        removable("fewer keys than queries", only("fewer keys than queries"), removals.no_short_kv),
+    ),
+    of_steps(
+        Axis("q lens", (_UNIFORM, "ragged", "an idle request"), _q_lens),
+        "steps.requests.q_len",
+        removable("ragged queries", only("ragged"), removals.equal_q_lens),
+        removable("idle request", only("an idle request"), removals.no_idle_requests),
+    ),
+    of_steps(
+        classed("longest q", QUERIES, lambda moment: max(q_len for q_len, _ in moment.asking)),
+        "steps.requests.q_len",
+        size("several queries", but("1"), removals.one_query),
+    ),
+    of_steps(Axis("drafts", DRAFTS.names, _drafts, total=False), "steps.tokens_per_request"),
+    of_steps(Axis("accepted", ACCEPTED.names, _accepted, total=False), "steps.requests.q_len"),
+    of_steps(
+        single("slots", ("in order", "permuted"), _slots),
+        "steps.requests.slot",
+        removable("permuted slots", but("in order"), removals.slots_in_order),
+    ),
+    of_steps(Axis("past", ("new", "grown", "handed on"), _past), "steps.requests.slot"),
+    of_steps(
+        Axis("chunks", ("no prefix", "one", "several", "one request ends early"), _chunks, total=False),
+        "chunk_capacity",
+        removable("several chunks", but("no prefix", "one"), removals.one_chunk),
+    ),
+)

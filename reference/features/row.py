@@ -1,0 +1,125 @@
+"""The row of a feature in the table of features: everything that the rest of attnfuzz derives from it.
+
+A feature of a case has a row. Its axis has the values that a case, or each of its steps, may have, and its `removables`
+are the special properties that can be taken away. Coverage, ablation, the words of the ledger and of reports follow.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.edits.removals import Removal
+from attnfuzz.reference.features.classes import Classes, Kinds
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Axis(Generic[T]):
+    """A dimension of cases or steps. `values` are in a natural order, with the plain one first if there is one.
+
+    `place` returns the values that hold for a case or a step. There may be several, such as the KV lengths of a batch,
+    or none if the axis does not apply, unless it is `total`.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    place: Callable[[T], Iterable[str]]
+    total: bool = True
+
+    def feature(self, value: str) -> str:
+        """Return the feature of a value on this axis, such as "mode=decode"."""
+        return f"{self.name}={value}"
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The features of this axis, in the order of its values."""
+        return tuple(map(self.feature, self.values))
+
+
+def single(name: str, values: Iterable[str], place: Callable[[T], str]) -> Axis[T]:
+    """Return an axis with exactly one value for every case or step."""
+    return Axis(name, tuple(values), lambda subject: (place(subject),))
+
+
+def classed(name: str, classes: Classes | Kinds, measure: Callable[[T], Any]) -> Axis[T]:
+    """Return an axis of the classes of a number that `measure` takes from a case or a step."""
+    return single(name, classes.names, lambda subject: classes.of(measure(subject)))
+
+
+def flag(name: str, present: Callable[[T], object]) -> Axis[T]:
+    """Return an axis with the values "none" and "yes"."""
+    return single(name, ("none", "yes"), lambda subject: "yes" if present(subject) else "none")
+
+
+@dataclass(frozen=True, order=True)
+class Feature:
+    """A special property of a case, called `name`, that `removal` removes.
+
+    A case has it if it has one of the coverage features in `shown_by`, or if `present` returns True. A `clue` points to
+    the cause of a failure, and is kept during shrinking; the others (sizes, values, guards) make a failure visible.
+    `counts` marks sizes. If `memory` is set, the feature is NaN in memory that must not matter, and its removal puts
+    numbers there.
+    """
+
+    name: str
+    shown_by: frozenset[str] = field(compare=False, repr=False)
+    removal: Removal = field(compare=False, repr=False)
+    clue: bool = field(compare=False, repr=False, default=True)
+    counts: bool = field(compare=False, repr=False, default=False)
+    memory: str = field(compare=False, repr=False, default="")
+    present: Callable[[Case], bool] = field(compare=False, repr=False, default=lambda _: False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureRow(Generic[T]):
+    """A feature of cases.
+
+    Its `axis` has a value for a whole case, or if `of_steps`, for each step that runs. `fields` are those of a case
+    that determine it, such as "geometry.sinks", and `removables` its properties that can be taken away.
+    """
+
+    axis: Axis[T]
+    of_steps: bool = False
+    fields: tuple[str, ...]
+    removables: tuple[Feature, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the feature, and of its axis."""
+        return self.axis.name
+
+
+Removable = Callable[[Axis[Any]], Feature]
+"""Makes a property of a feature, given its axis."""
+
+
+def but(*plain: str) -> Callable[[Axis[Any]], frozenset[str]]:
+    """Return a function from an axis to its features without those of the plain values."""
+    return lambda axis: frozenset(axis.features) - frozenset(map(axis.feature, plain))
+
+
+def only(*values: str) -> Callable[[Axis[Any]], frozenset[str]]:
+    """Return a function from an axis to its features of these values."""
+    return lambda axis: frozenset(map(axis.feature, values))
+
+
+def removable(
+    name: str, shown_by: Callable[[Axis[Any]], frozenset[str]], removal: Removal, *, also: str = "", **others: Any
+) -> Removable:
+    """Return a property that these values show, and the feature `also` of another axis. `others` are as in Feature."""
+    return lambda axis: Feature(name, shown_by(axis) | ({also} if also else frozenset()), removal, **others)
+
+
+def size(name: str, shown_by: Callable[[Axis[Any]], frozenset[str]], removal: Removal, **others: Any) -> Removable:
+    """Return a property that is a count: it points to no cause."""
+    return removable(name, shown_by, removal, clue=False, counts=True, **others)
+
+
+def of_case(axis: Axis[Case], fields: str, *removables: Removable) -> FeatureRow[Case]:
+    """Return the row of a feature of whole cases. `fields` are separated by spaces."""
+    return FeatureRow(axis=axis, fields=tuple(fields.split()), removables=tuple(make(axis) for make in removables))
