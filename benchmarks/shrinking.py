@@ -14,7 +14,7 @@ from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.examples import drawn_cases, run_examples
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.shrink import Shrunk, shrink
-from attnfuzz.kernels.entry_points import Role
+from attnfuzz.kernels.meaning import Role
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase

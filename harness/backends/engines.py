@@ -1,8 +1,9 @@
-"""The default backends, and the installed engines, found through entry points."""
+"""The default backends, and the engines: those that ship with attnfuzz, and installed packages'."""
 
 from functools import cache
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
+
+from attnfuzz.kernels.interface.guests import offered
 
 if TYPE_CHECKING:
     # The pytest plugin imports this module in every test run.
@@ -22,14 +23,14 @@ ENGINES = "attnfuzz.engines"
 
 @cache
 def engine_names() -> tuple[str, ...]:
-    """Return the names of all engines without importing them, since entry points have the engines' names."""
-    return tuple(sorted(entry_points(group=ENGINES).names))
+    """Return the names of all engines without importing them, since their offers have the engines' names."""
+    return tuple(point.name for point in offered(ENGINES))
 
 
 @cache
 def engines() -> "tuple[Engine, ...]":
     """Return all engines, by name."""
-    found = (point.load() for point in entry_points(group=ENGINES))
+    found = (point.load() for point in offered(ENGINES))
     return tuple(sorted(found, key=lambda engine: engine.name))
 
 

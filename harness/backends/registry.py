@@ -8,7 +8,7 @@ import difflib
 import hashlib
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -17,21 +17,22 @@ from attnfuzz.harness.backends.engines import LIBRARIES, engine_of
 from attnfuzz.harness.backends.load import ENTRY_POINTS, BackendFileError, BackendSource
 from attnfuzz.harness.backends.load import load as load_backend
 from attnfuzz.harness.backends.rehearsal import rehearse
-from attnfuzz.kernels.cache_writes.native import NATIVE_WRITERS
-from attnfuzz.kernels.cache_writes.revisions import WRITER_REVISIONS
 from attnfuzz.kernels.cache_writes.then_attend import NoPair, WriteThenAttend
 from attnfuzz.kernels.cuda.visible import visible
-from attnfuzz.kernels.defects.catalogue import pair as with_two_defects
-from attnfuzz.kernels.defects.catalogue import planted
-from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
-from attnfuzz.kernels.gpu.quick import limited
-from attnfuzz.kernels.interface.backend import Backend
+from attnfuzz.kernels.interface.backend import Backend, archs_of
 from attnfuzz.kernels.interface.engine import Engine
-from attnfuzz.kernels.libraries.catalogue import LIBRARY_BACKENDS
-from attnfuzz.kernels.libraries.torch_sdpa import SDPA_BACKENDS
-from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS
+from attnfuzz.kernels.interface.guests import shipped
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.user_error import UserError
+
+_COLLECTIONS = "attnfuzz.collections"
+"""The group of functions that return the backends of this project, each without arguments."""
+
+_PLANTED = "attnfuzz.planted"
+"""The group of modules with planted mistakes: `planted()` has the backends by name, `pair(name)` those with two."""
+
+_PLUS = "+"
+"""Separates a backend from the mistakes planted in it."""
 
 _LONGEST_IN_A_FILE_NAME = 100
 
@@ -46,15 +47,20 @@ class WrongDevice(UserError):
 
 def builtin() -> dict[str, Backend]:
     """Return the backends of this project and their revisions."""
-    backends: tuple[Backend, ...] = (
-        *TRTLLM_BACKENDS,
-        *SDPA_BACKENDS,
-        *NATIVE_WRITERS,
-        *WRITER_REVISIONS,
-        *LIBRARY_BACKENDS,
-        *limited(GPU_BACKENDS),
-    )
-    return {backend.name: backend for backend in backends}
+    return {backend.name: backend for backends in shipped(_COLLECTIONS).values() for backend in backends()}
+
+
+def planted() -> Mapping[str, Backend]:
+    """Return the backends with one planted mistake, named like trtllm_mha+window_one_short."""
+    return {name: backend for part in shipped(_PLANTED).values() for name, backend in part.planted().items()}
+
+
+def _planted(name: str) -> Backend | None:
+    """Return the backend with planted mistakes of that name, or None. Imports them if the name may be one."""
+    if _PLUS not in name:
+        return None
+    parts = shipped(_PLANTED).values()
+    return next(filter(None, (found for part in parts for found in (part.planted().get(name), part.pair(name)))), None)
 
 
 class NoLibrary(UserError):
@@ -63,7 +69,8 @@ class NoLibrary(UserError):
 
 def with_libraries(named: Sequence[str]) -> tuple[str, ...]:
     """Return the names of backends, each once, with `LIBRARIES` replaced by those of libraries. Raises NoLibrary."""
-    here = [backend.name for backend in LIBRARY_BACKENDS if LIBRARIES in named and backend.missing() is None]
+    of_libraries = shipped(_COLLECTIONS)[LIBRARIES]() if LIBRARIES in named else ()
+    here = [backend.name for backend in of_libraries if backend.missing() is None]
     if LIBRARIES in named and not here:
         raise NoLibrary("no library is installed whose kernels could be tested: attnfuzz backends says how to get them")
     return tuple(dict.fromkeys(name for each in named for name in (here if each == LIBRARIES else [each])))
@@ -119,7 +126,7 @@ def on_device(name: str, device: Device | None) -> str:
 
 def _on_gpu(name: str) -> str:
     """Return the counterpart of `name` for the visible GPU, or "" if there is none for any GPU."""
-    counterparts = [backend for backend in GPU_BACKENDS if backend.name.partition(":")[2] == name]
+    counterparts = [backend for backend in builtin().values() if archs_of(backend) and _without_gpu(backend) == name]
     gpus = visible()
     if not counterparts:
         return ""
@@ -127,12 +134,16 @@ def _on_gpu(name: str) -> str:
     if not gpus:
         raise WrongDevice(f"{name} is {have} on a GPU, and there is none here: name one of them, or no device")
     for backend in counterparts:
-        if gpus[0].capability in backend.archs:
+        if gpus[0].capability in archs_of(backend):
             return backend.name
     raise WrongDevice(
         f"{name} is {have} on a GPU, and this one is an {gpus[0].name} (SM {gpus[0].capability}): "
         "see attnfuzz backends --device cuda"
     )
+
+
+def _without_gpu(backend: Backend) -> str:
+    return backend.name.partition(":")[2]
 
 
 def _release_on(name: str, device: Device, engine: Engine) -> str:
@@ -203,7 +214,7 @@ def load(name: str) -> Backend:
 
 def _found(name: str, part: Callable[[str], Backend], of_source: Callable[[BackendSource], Backend]) -> Backend:
     """Return the backend of a name: a user's, this project's own, or a combination of two."""
-    if name not in planted() and (pair := _pair(name)) is not None:
+    if (pair := _pair(name)) is not None and name not in planted():
         try:
             writer, reader = map(part, pair)
             return WriteThenAttend(writer, reader)
@@ -218,7 +229,7 @@ def _source(name: str) -> BackendSource | None:
     if is_file(name):
         _check_file(name.rpartition(":")[0])
         return BackendSource(name)
-    if engine_of(name) is not None or name in builtin() or name in planted():
+    if engine_of(name) is not None or name in builtin() or (_PLUS in name and name in planted()):
         return None
     return next((BackendSource(name, point.value) for point in entry_points(group=ENTRY_POINTS, name=name)), None)
 
@@ -240,14 +251,14 @@ def _own(name: str) -> Backend:
     """Return a backend of this project, or of an engine's release."""
     if (engine := engine_of(name)) is not None:
         return engine.resolve(name)
-    found = builtin().get(name) or planted().get(name) or with_two_defects(name)
+    found = builtin().get(name) or _planted(name)
     if found is None:
         raise UnknownBackend(_unknown(name))
     return found
 
 
 def _unknown(name: str) -> str:
-    if "+" in name and not is_file(name):
+    if _PLUS in name and not is_file(name):
         close = difflib.get_close_matches(name, planted(), n=2)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         return f"no backend has the defect {name!r}: {hint}See attnfuzz defects list."

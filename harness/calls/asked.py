@@ -13,11 +13,10 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.calls.literal_calls import flat, literal_arguments, rows
 from attnfuzz.harness.calls.planned_runs import PLANNED_RUNS, PlannedRun, with_plan
-from attnfuzz.kernels.entry_points import Breach, Parameter, RequestSpan, Role
-from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
-from attnfuzz.kernels.entry_points.context import leaves_empty_rows
-from attnfuzz.kernels.entry_points.forms import described, tensors_of, window_of
-from attnfuzz.kernels.entry_points.pool import token_major
+from attnfuzz.kernels.meaning import Breach, Parameter, RequestSpan, Role
+from attnfuzz.kernels.meaning.forms import described, tensors_of, window_of
+from attnfuzz.kernels.meaning.known import entry_points
+from attnfuzz.kernels.meaning.pool import token_major
 from attnfuzz.reference.calls import Buffer, Call, CallAnswer, CallCase, Expected, View, named_views, pack
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
@@ -63,7 +62,7 @@ class AskedCall:
         except ValueError as error:
             raise NotJudgeable(str(error)) from error
         call = read.calls[index]
-        entry = ENTRY_POINTS.get(call.op) or PLANNED_RUNS.get(call.op)
+        entry = entry_points().get(call.op) or PLANNED_RUNS.get(call.op)
         if entry is None or call.op in _MASKS_OF_THEIR_OWN:
             raise NotJudgeable("the meaning of its arguments is unknown")
         arguments = literal_arguments(read, index)
@@ -82,7 +81,7 @@ class AskedCall:
             raise NamesNothing(wild)
         self._soft_cap = _soft_cap(arguments)
         _check(self.spans, self._query)
-        leaves_empty = leaves_empty_rows(call.op, arguments)
+        leaves_empty = entry.leaves_empty_rows(arguments)
         self.silent = [n for n, span in enumerate(self.spans) if leaves_empty and span.q_len and not span.kv_len]
         self._keys = _Keys(self._parts, self.out.shape[-1], most_bytes)
 

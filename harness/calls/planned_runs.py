@@ -8,11 +8,11 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from attnfuzz.harness.calls.object_calls import needs
-from attnfuzz.kernels.entry_points import Breach, Parameter, RequestSpan
-from attnfuzz.kernels.entry_points.entry_point import Role
-from attnfuzz.kernels.entry_points.forms import Form, parameters_of
-from attnfuzz.kernels.entry_points.pool import pool_forms, pool_of
 from attnfuzz.kernels.interface.library_call import PLANS
+from attnfuzz.kernels.meaning import Breach, Parameter, RequestSpan
+from attnfuzz.kernels.meaning.entry_point import Role
+from attnfuzz.kernels.meaning.forms import Form, parameters_of
+from attnfuzz.kernels.meaning.pool import pool_forms, pool_of
 from attnfuzz.reference.calls import REPLAY, Argument, CallCase, View
 
 _CANONICAL: Final = {"q": "query", "paged_kv_cache": "kv_cache", "k": "key", "v": "value"}
@@ -50,6 +50,10 @@ class PlannedRun:
             forms["key"] = Form(Role.KEY, (("kv tokens", "kv heads", "qk dim"),))
             forms["value"] = Form(Role.VALUE, (("kv tokens", "kv heads", "vo dim"),))
         return parameters_of(arguments, forms, required=("query", "out", self.indptr))
+
+    def leaves_empty_rows(self, arguments: Mapping[str, Any]) -> bool:
+        """Return False: a wrapper clears the rows of requests without keys."""
+        return False
 
     def spans(self, arguments: Mapping[str, Any]) -> tuple[RequestSpan, ...]:
         """Return the requests that were planned."""

@@ -10,8 +10,7 @@ from attnfuzz.harness.sandbox.teams import team_of
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.harness.workers import gpu_core
 from attnfuzz.kernels.cuda.visible import visible
-from attnfuzz.kernels.gpu import modules
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.interface.toolchain import toolchains
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.user_error import UserError
 
@@ -34,9 +33,8 @@ def prepare(backends: Sequence[str], progress: Callable[[str], None]) -> None:
         # Create the folder of core dumps, if one is named, because an error in a job would not be visible.
         gpu_core.settings()
     # Compile for all backends at once; the rest is quick.
-    modules.build(
-        (each for one in resolved.values() if isinstance(one, GpuBackend) for each in one.modules()), progress
-    )
+    for toolchain in toolchains():
+        toolchain.compile_for(resolved.values(), progress)
     for backend in resolved.values():
         backend.prepare(progress)
     for name in resolved:

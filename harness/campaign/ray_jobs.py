@@ -18,7 +18,7 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcess
 from attnfuzz.harness.campaign.prepare import lacking, prepare
 from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice, SliceDone
-from attnfuzz.kernels.gpu.quick import BUILT, without_modules
+from attnfuzz.kernels.interface.toolchain import BUILT, without_modules
 from attnfuzz.reference.user_error import UserError
 
 LOCAL = "local"

@@ -10,8 +10,7 @@ from attnfuzz.harness.backends.registry import fixed, names, resolve
 from attnfuzz.harness.cli.answers import Backends, ListedBackend
 from attnfuzz.harness.cli.given import Trees, tree_of
 from attnfuzz.harness.cli.terminal import Terminal, answer, is_quiet, new_table, print_line, warn
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.interface.backend import Backend
+from attnfuzz.kernels.interface.backend import Backend, archs_of
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import KvView, Mask, Mode, QueryView
 from attnfuzz.reference.device import Device
@@ -78,9 +77,10 @@ def _loads(name: str) -> bool:
 
 def where(backend: Backend) -> str:
     """Return the device that its kernels run on, in a few letters."""
-    if not isinstance(backend, GpuBackend):
+    archs = archs_of(backend)
+    if not archs:
         return "GPU" if backend.capability.device is Device.CUDA else "CPU"
-    numbers = sorted((arch.value.replace(".", "") for arch in backend.archs), key=int)
+    numbers = sorted((arch.replace(".", "") for arch in archs), key=int)
     return f"SM{numbers[0]}" + ("" if len(numbers) == 1 else f"-{numbers[-1]}")
 
 

@@ -12,8 +12,8 @@ from attnfuzz.harness.backends.registry import on_device, resolve, with_librarie
 from attnfuzz.harness.cli.terminal import BadInput
 from attnfuzz.harness.findings.finding import case_path
 from attnfuzz.harness.sandbox.check import why_not
-from attnfuzz.kernels.gpu.quick import without_modules
 from attnfuzz.kernels.interface.engine import Engine
+from attnfuzz.kernels.interface.toolchain import without_modules
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import AnyCase
 from attnfuzz.reference.device import Device

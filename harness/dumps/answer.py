@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.calls.asked import AskedCall, NamesNothing, NotJudgeable
 from attnfuzz.harness.dumps.pool import in_ranges
 from attnfuzz.harness.dumps.understood import Understood
-from attnfuzz.kernels.entry_points import Role
+from attnfuzz.kernels.meaning import Role
 from attnfuzz.reference.call_validity import validate_calls
 from attnfuzz.reference.calls import Buffer, CallCase, Expected, View, pack
 from attnfuzz.reference.contract import Contract

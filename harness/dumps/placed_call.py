@@ -11,9 +11,9 @@ from attnfuzz.harness.dumps.pool import CutPool, PageMap, cut_pool, in_ranges
 from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, RecordedCall
 from attnfuzz.harness.dumps.understood import Understood, layout_of
 from attnfuzz.harness.verdict.wording import count
-from attnfuzz.kernels.entry_points import Role
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.kernels.interface.backend import Op
+from attnfuzz.kernels.meaning import Role
 from attnfuzz.kernels.native import build, ops
 from attnfuzz.reference.calls import Argument, Call, View
 from attnfuzz.reference.case import Guard

@@ -10,7 +10,7 @@ from attnfuzz.harness.dumps.contents import BufferShelf
 from attnfuzz.harness.dumps.recorded import ForeignTensor
 from attnfuzz.harness.memory.allocation import dense_stride, extent
 from attnfuzz.harness.memory.poison import poison
-from attnfuzz.kernels.entry_points import Parameter, RequestSpan
+from attnfuzz.kernels.meaning import Parameter, RequestSpan
 from attnfuzz.reference.calls import Buffer, View, pack
 from attnfuzz.reference.dtypes import DType
 

@@ -9,8 +9,8 @@ import torch
 
 from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, Recorded, RecordedCall
 from attnfuzz.harness.memory.allocation import check_strides, dense_stride, extent
-from attnfuzz.kernels.entry_points import Breach, Parameter, RequestSpan
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
+from attnfuzz.kernels.meaning import Breach, Parameter, RequestSpan
 from attnfuzz.reference.call_validity import MAX_BYTES
 
 _INTEGERS = frozenset({torch.int32, torch.int64})

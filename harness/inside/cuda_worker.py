@@ -1,9 +1,5 @@
 """Warming up a GPU worker, so that its first case costs little more than the others."""
 
-import contextlib
-import importlib
-import sys
-
 import torch
 
 from attnfuzz.harness.inside.execute import Execution, backend_of
@@ -11,12 +7,9 @@ from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.workers.gpu_gone import GpuGone
 from attnfuzz.harness.workers.task import Task
 from attnfuzz.harness.workers.worker import asking_gpu
-from attnfuzz.kernels.cuda import nvcc
-from attnfuzz.kernels.cuda.visible import no_gpu_visible
 from attnfuzz.kernels.functions.function_backend import FunctionBackend
-from attnfuzz.kernels.gpu import modules
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.interface.backend import Backend
+from attnfuzz.kernels.interface.toolchain import toolchains
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, Request, Step
 from attnfuzz.reference.device import Device
@@ -25,14 +18,9 @@ from attnfuzz.reference.user_error import UserError
 
 
 def preload() -> None:
-    """Import FlashInfer before workers are forked, because it takes seconds.
-
-    Its import asks torch for the GPU's features (0.7.2, kda_kernels/__init__.py). The architectures to compile for come
-    from the environment.
-    """
-    # If FlashInfer is not installed, no backend needs it.
-    with no_gpu_visible(), contextlib.suppress(ImportError):
-        importlib.import_module("flashinfer")
+    """Import packages that GPU backends need before workers are forked, because that takes seconds."""
+    for toolchain in toolchains():
+        toolchain.preload()
 
 
 def begin(*names: str) -> None:
@@ -45,8 +33,8 @@ def begin(*names: str) -> None:
     judge_one(Device.CUDA)
     for name in names:
         backend_of(name)
-    if "flashinfer" in sys.modules:
-        modules.trust_the_cache()
+    for toolchain in toolchains():
+        toolchain.settle()
 
 
 def _create_context() -> None:
@@ -70,12 +58,8 @@ class CannotBegin(UserError):
 
 def load_needs(backend: Backend) -> None:
     """Load the packages and compiled modules of a backend, which its cases would load one by one."""
-    if isinstance(backend, GpuBackend):
-        for package in backend.needs:
-            importlib.import_module(package)
-        for files in backend.libraries:
-            nvcc.load(*files)
-        modules.load(backend.modules())
+    for toolchain in toolchains():
+        toolchain.load_needs(backend)
 
 
 _GEOMETRY = Geometry(q_heads=1, kv_heads=1, head_dim_qk=64, head_dim_vo=64, page_size=16, kv_layout=KvLayout.NHD)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from attnfuzz.harness.reduce.drop import Drop, without
 from attnfuzz.harness.reduce.geometry import lower_dims
 from attnfuzz.harness.reduce.meaning import Meaning
-from attnfuzz.kernels.entry_points import Role
+from attnfuzz.kernels.meaning import Role
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.edits.cuts import lower, without_blocks
 

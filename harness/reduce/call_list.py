@@ -11,7 +11,7 @@ from attnfuzz.harness.reduce.drop import Drop, keys_of_answer
 from attnfuzz.harness.reduce.meaning import Meaning
 from attnfuzz.harness.reduce.placed_views import tidy, views_of
 from attnfuzz.harness.reduce.units import Uncuttable
-from attnfuzz.kernels.entry_points import Role
+from attnfuzz.kernels.meaning import Role
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.edits.cuts import without_blocks
 

@@ -12,7 +12,7 @@ from attnfuzz.harness.reduce.cut import trim
 from attnfuzz.harness.reduce.meaning import Meaning
 from attnfuzz.harness.reduce.placed_views import Place, tidy, views_of, with_contents, with_views
 from attnfuzz.harness.reduce.units import Uncuttable
-from attnfuzz.kernels.entry_points import Role
+from attnfuzz.kernels.meaning import Role
 from attnfuzz.reference.calls import Buffer, Call, CallCase, View, content_of
 from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.edits.cuts import lower

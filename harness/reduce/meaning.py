@@ -8,9 +8,9 @@ import torch
 
 from attnfuzz.harness.calls.literal_calls import literal_arguments
 from attnfuzz.harness.reduce.placed_views import Place
-from attnfuzz.kernels.entry_points import Parameter, RequestSpan, Role
-from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
-from attnfuzz.kernels.entry_points.forms import window_of
+from attnfuzz.kernels.meaning import Parameter, RequestSpan, Role
+from attnfuzz.kernels.meaning.forms import window_of
+from attnfuzz.kernels.meaning.known import entry_points
 from attnfuzz.reference.calls import CallCase, View
 
 _MAX_KEYS = 1 << 20
@@ -41,7 +41,7 @@ class Meaning:
         self.sites: list[TensorSite] = []
         self.spans: list[tuple[RequestSpan, ...]] = []
         for index, call in enumerate(case.calls):
-            entry = ENTRY_POINTS.get(call.op)
+            entry = entry_points().get(call.op)
             arguments = {} if entry is None else literal_arguments(case, index)
             try:
                 parameters = () if entry is None else entry.parameters(arguments)
@@ -99,11 +99,11 @@ class Meaning:
 
 def breached(case: CallCase) -> frozenset[tuple[str, tuple[str, ...]]]:
     """Return the preconditions that the calls of a case break, each as an entry point and its arguments."""
-    known = ((call.op, index) for index, call in enumerate(case.calls) if call.op in ENTRY_POINTS)
+    known = ((call.op, index) for index, call in enumerate(case.calls) if call.op in entry_points())
     return frozenset(
         (op, breach.arguments)
         for op, index in known
-        for breach in ENTRY_POINTS[op].breaches(literal_arguments(case, index))
+        for breach in entry_points()[op].breaches(literal_arguments(case, index))
     )
 
 

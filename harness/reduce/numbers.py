@@ -8,7 +8,7 @@ from attnfuzz.harness.calls.trace import with_content
 from attnfuzz.harness.reduce.meaning import Meaning, TensorSite
 from attnfuzz.harness.reduce.placed_views import with_contents
 from attnfuzz.harness.reduce.units import Positions, Uncuttable, marked
-from attnfuzz.kernels.entry_points import Role
+from attnfuzz.kernels.meaning import Role
 from attnfuzz.reference.calls import Buffer, CallCase, content_of, viewed
 
 _MOST_KEYS = 1 << 24

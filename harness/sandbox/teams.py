@@ -11,7 +11,7 @@ from attnfuzz.harness.workers import gpu_core
 from attnfuzz.harness.workers.nursery import named
 from attnfuzz.harness.workers.pool import Workers
 from attnfuzz.kernels.cuda.visible import visible
-from attnfuzz.kernels.gpu import build_record
+from attnfuzz.kernels.interface.toolchain import toolchains
 from attnfuzz.reference.device import Device
 
 _PRELOAD = (named(entry.warm),)
@@ -95,9 +95,8 @@ def _one_gpu(index: int) -> dict[str, str]:
     gpus = visible()
     if not gpus:
         return {}
-    # FlashInfer names its cache for all architectures that it sees: the modules were compiled for all GPUs.
-    architectures = build_record.architectures()
-    return {"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)].uuid, build_record.ARCH_LIST: architectures}
+    compiled = {name: value for toolchain in toolchains() for name, value in toolchain.environment().items()}
+    return {"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)].uuid, **compiled}
 
 
 def _xdist_number() -> int:

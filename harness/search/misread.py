@@ -29,8 +29,7 @@ from attnfuzz.harness.reduce.plainest import leave_out, plainest
 from attnfuzz.harness.search.known import KnownCause, Showing
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import WRONG
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.libraries.installed import Installed
+from attnfuzz.kernels.interface.backend import package_of
 from attnfuzz.reference.arguments import (
     FLOATS_OF_ANOTHER_WIDTH,
     INPUTS_NOT_DENSE,
@@ -159,18 +158,10 @@ def _kind_and_place(failure: Observation) -> tuple[str, str]:
     return "wrong" if failure.kind in WRONG else failure.kind, failure.place
 
 
-_COMPILERS = frozenset({"triton"})
-"""Packages that compile the kernels of several projects."""
-
-
 @cache
 def library_of(name: str) -> str:
     """Return the package with the kernels of the named backend, or "" if it has its own, or can't be found."""
     try:
-        backend = resolve(name)
+        return package_of(resolve(name))
     except UserError:
         return ""
-    if isinstance(backend, GpuBackend):
-        return next(iter(backend.needs), "" if backend.own else "torch")
-    package = next(iter(backend.packages), "torch") if isinstance(backend, Installed) else ""
-    return "" if package in _COMPILERS else package

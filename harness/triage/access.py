@@ -7,10 +7,10 @@ from typing import Any
 from attnfuzz.harness.calls.literal_calls import literal_arguments
 from attnfuzz.harness.verdict.failures import FAULTS, Access, Observation
 from attnfuzz.harness.verdict.wording import count
-from attnfuzz.kernels.entry_points import Role
-from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
-from attnfuzz.kernels.entry_points.forms import described, tensors_of
-from attnfuzz.kernels.entry_points.places import place_of
+from attnfuzz.kernels.meaning import Role
+from attnfuzz.kernels.meaning.forms import described, tensors_of
+from attnfuzz.kernels.meaning.known import entry_points
+from attnfuzz.kernels.meaning.places import place_of
 from attnfuzz.reference.calls import CallCase, View, named_views
 
 _VERBS = {"read": "reads", "write": "writes"}
@@ -67,7 +67,7 @@ def _near(
 
 def _would_be(op: str, arguments: dict[str, Any], name: str, element: int) -> str:
     """Return the meaning of a tensor's element, if the call's arguments are understood."""
-    entry = ENTRY_POINTS.get(op)
+    entry = entry_points().get(op)
     if entry is None:
         return ""
     try:
@@ -84,7 +84,7 @@ class _Page:
 
 def _wild_pages(calls: CallCase, index: int, access: Access, arguments: dict[str, Any]) -> Iterator[_Page]:
     """Yield the call's page ids that are out of range of their pool and lead to the address."""
-    entry = ENTRY_POINTS.get(calls.calls[index].op)
+    entry = entry_points().get(calls.calls[index].op)
     if entry is None:
         return
     try:

@@ -15,8 +15,8 @@ from attnfuzz.harness.triage.result import VariantOutcome
 from attnfuzz.harness.verdict.blame import Blame
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation
 from attnfuzz.harness.verdict.wording import count
-from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.kernels.interface.backend import called_as_documented
+from attnfuzz.kernels.meaning.known import entry_points
 from attnfuzz.reference.arguments import ArgumentRule, ArgumentStanding
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.capability import Capability
@@ -53,7 +53,7 @@ def culprit(case: AnyCase, failure: Observation, found: Sequence[CallEvidence]) 
             return _broken(caller, failure, evidence)
         if evidence.inherited:
             return _inherited(evidence)
-    if isinstance(case, Case) and failure.kernel not in ENTRY_POINTS:
+    if isinstance(case, Case) and failure.kernel not in entry_points():
         backend = registry.resolve(case.backend)
         if called_as_documented(backend):
             return _function(case, backend.capability, failure, found)
@@ -129,7 +129,7 @@ def _raised(caller: str, failure: Observation, found: Sequence[CallEvidence]) ->
     if failure.kind is Kind.RAISED and any(evidence.alone.passes for evidence in found):
         said = f"Its calls pass on their own, so it raised the exception itself: {_line(failure)}"
         return Culprit(Blame.CALLER, f"The caller is at fault: {caller} raised after its launches.", (said,))
-    if failure.kernel not in ENTRY_POINTS:
+    if failure.kernel not in entry_points():
         return _unknown(failure, found)
     verb = "rejects" if failure.kind is Kind.UNEXPECTED_REJECTION else "fails in"
     return Culprit(
@@ -169,7 +169,7 @@ def _stray(failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
             said,
             call=failure.call,
         )
-    if failure.kernel not in ENTRY_POINTS:
+    if failure.kernel not in entry_points():
         return _unknown(failure, found)
     if not any(evidence.alone.failed for evidence in found):
         return Culprit(

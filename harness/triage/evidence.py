@@ -20,10 +20,9 @@ from attnfuzz.harness.triage.variants import cut
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.wording import left_unjudged
 from attnfuzz.harness.workers.pool import HandlerError
-from attnfuzz.kernels.entry_points import Breach, Role
-from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
-from attnfuzz.kernels.entry_points.context import Ragged, leaves_empty_rows
 from attnfuzz.kernels.interface.backend import Backend
+from attnfuzz.kernels.meaning import Breach, Role
+from attnfuzz.kernels.meaning.known import entry_points
 from attnfuzz.reference.calls import REPLAY, Call, CallCase, View, content_of, named_views, pack
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
@@ -132,7 +131,7 @@ def _traced(case: Case, runner: Tried, tries: int) -> CallCase | None:
 def _breaches(calls: CallCase) -> Iterator[BrokenDuty]:
     """Yield the breaches of each call by itself."""
     for index, call in enumerate(calls.calls):
-        entry = ENTRY_POINTS.get(call.op)
+        entry = entry_points().get(call.op)
         if entry is not None:
             for breach in entry.breaches(literal_arguments(calls, index)):
                 yield BrokenDuty(index, breach)
@@ -169,7 +168,7 @@ def _twice(calls: CallCase) -> CallCase:
 
 def _on_zeros(calls: CallCase, index: int) -> tuple[Breach, ...]:
     """Return the breaches of a call with a zeroed workspace."""
-    entry, arguments = ENTRY_POINTS[calls.calls[index].op], literal_arguments(calls, index)
+    entry, arguments = entry_points()[calls.calls[index].op], literal_arguments(calls, index)
     try:
         workspaces = [each.name for each in entry.parameters(arguments) if each.role is Role.WORKSPACE]
     except ValueError:
@@ -237,7 +236,8 @@ def other_kernels(calls: CallCase) -> Sequence[str]:
 
 
 _SOURCE = 'FlashInfer docstring of trtllm_ragged_attention_deepseek: "The default assumes all rows are active"'
-_OVERWRITE = frozenset({"fixup_zero_kv_rows", Ragged.name})
+_RAGGED = "trtllm_ragged_attention_deepseek"
+_OVERWRITE = frozenset({"fixup_zero_kv_rows", _RAGGED})
 _MERGES = frozenset({"merge_state_in_place", "merge_state"})
 
 
@@ -247,7 +247,7 @@ def reads_of_unwritten_rows(calls: CallCase) -> Iterator[tuple[int, Breach]]:
     A write to such an output in between, or a repair, is assumed to cover these rows.
     """
     for first, call in enumerate(calls.calls):
-        idle = _idle_rows(calls, first) if call.op == Ragged.name else {}
+        idle = _idle_rows(calls, first) if call.op == _RAGGED else {}
         out = call.arguments.get("out")
         if not idle or not isinstance(out, View):
             continue
@@ -276,10 +276,11 @@ def _read(calls: CallCase, index: int, idle: dict[int, int]) -> dict[int, int]:
 def _idle_rows(calls: CallCase, index: int) -> dict[int, int]:
     """Return the first row of each request that has queries and no keys, if the call leaves them unwritten."""
     arguments = literal_arguments(calls, index)
-    if not leaves_empty_rows(Ragged.name, arguments):
+    entry = entry_points()[_RAGGED]
+    if not entry.leaves_empty_rows(arguments):
         return {}
     try:
-        spans = ENTRY_POINTS[Ragged.name].spans(arguments)
+        spans = entry.spans(arguments)
     except ValueError:
         return {}
     return {n: span.first_row for n, span in enumerate(spans) if span.inside and span.q_len > 0 and not span.kv_len}

@@ -83,3 +83,8 @@ def _revision(name: str, session: type[WriterSession]) -> NativeWriter:
 
 
 WRITER_REVISIONS: Final = tuple(_revision(name, session) for name, session in SESSIONS.items())
+
+
+def backends() -> tuple[NativeWriter, ...]:
+    """Return the native writers and their revisions."""
+    return NATIVE_WRITERS + WRITER_REVISIONS

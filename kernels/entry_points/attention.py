@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from attnfuzz.kernels.entry_points.entry_point import Arguments, Parameter, RequestSpan
-from attnfuzz.kernels.entry_points.forms import tensor_of
-from attnfuzz.kernels.entry_points.pool import Pool
 from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
+from attnfuzz.kernels.meaning.entry_point import Arguments, Parameter, RequestSpan
+from attnfuzz.kernels.meaning.forms import tensor_of
+from attnfuzz.kernels.meaning.pool import Pool
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import workspace_bytes
 

@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 
 from attnfuzz.kernels.entry_points.attention import Attention
 from attnfuzz.kernels.entry_points.duties import judged, of_attention
-from attnfuzz.kernels.entry_points.entry_point import Arguments, Breach, RequestSpan
 from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
+from attnfuzz.kernels.meaning.entry_point import Arguments, Breach, RequestSpan
 
 
 class AttentionEntryPoint(ABC):
@@ -22,6 +22,10 @@ class AttentionEntryPoint(ABC):
     def breaches(self, arguments: Arguments) -> tuple[Breach, ...]:
         """Return the preconditions that a call breaks."""
         return judged(lambda: of_attention(self._attention(arguments)))
+
+    def leaves_empty_rows(self, arguments: Arguments) -> bool:
+        """Return whether a call leaves the rows of requests without keys unwritten: most do not."""
+        return False
 
     def workspace(self, arguments: Arguments) -> WorkspaceBytes | None:
         """Return the workspace that a call uses, None if unknown. Raises ValueError as `parameters` does."""

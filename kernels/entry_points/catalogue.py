@@ -5,8 +5,8 @@ from typing import Final
 
 from attnfuzz.kernels.entry_points.context import FmhaV2, PagedContext, Ragged
 from attnfuzz.kernels.entry_points.decode import MlaDecode, PagedDecode
-from attnfuzz.kernels.entry_points.entry_point import EntryPoint
 from attnfuzz.kernels.entry_points.states import Fixup, Merge
+from attnfuzz.kernels.meaning.entry_point import EntryPoint
 
 _KNOWN: Final[tuple[EntryPoint, ...]] = (
     PagedDecode(),

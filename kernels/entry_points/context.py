@@ -11,8 +11,8 @@ import torch
 
 from attnfuzz.kernels.entry_points.attention import Attention, Stated
 from attnfuzz.kernels.entry_points.attention_entry_point import AttentionEntryPoint
-from attnfuzz.kernels.entry_points.entry_point import Arguments, Parameter, Role
-from attnfuzz.kernels.entry_points.forms import (
+from attnfuzz.kernels.meaning.entry_point import Arguments, Parameter, Role
+from attnfuzz.kernels.meaning.forms import (
     TOKEN_LSE,
     WORKSPACE,
     Form,
@@ -23,8 +23,8 @@ from attnfuzz.kernels.entry_points.forms import (
     tensor_of,
     window_of,
 )
-from attnfuzz.kernels.entry_points.pool import Pool, pool_forms, pool_of, pool_of_one
-from attnfuzz.kernels.entry_points.spans import Rows, cumulative_rows, packed_spans, paged_spans
+from attnfuzz.kernels.meaning.pool import Pool, pool_forms, pool_of, pool_of_one
+from attnfuzz.kernels.meaning.spans import Rows, cumulative_rows, packed_spans, paged_spans
 from attnfuzz.kernels.native.ops import NATIVE
 
 _MOST_REQUESTS = 1 << 20
@@ -122,14 +122,6 @@ _RAGGED_FORMS = {
 }
 
 
-def leaves_empty_rows(op: str, arguments: Arguments) -> bool:
-    """Return whether a call leaves rows without keys unwritten: a ragged one without lengths on the CPU.
-
-    FlashInfer's docstring of `q_seq_lens_cpu`: "The default assumes all rows are active".
-    """
-    return op == Ragged.name and arguments.get("q_seq_lens_cpu") is None
-
-
 @dataclass(frozen=True)
 class Ragged(AttentionEntryPoint):
     """A batch of `batch_size` requests; request b has seq_lens[b] keys from row cum_seq_lens_kv[b] on."""
@@ -141,6 +133,13 @@ class Ragged(AttentionEntryPoint):
         """Return the tensors of a call. Raises ValueError for impossible ones."""
         forms = {**_RAGGED_FORMS, **sinks_forms(arguments, "attention_sinks")}
         return parameters_of(arguments, forms, ("query", "key", "value", *_REQUIRED), _NUMBERS)
+
+    def leaves_empty_rows(self, arguments: Arguments) -> bool:
+        """Return whether a call lacks the lengths on the CPU.
+
+        FlashInfer's docstring of `q_seq_lens_cpu`: "The default assumes all rows are active".
+        """
+        return arguments.get("q_seq_lens_cpu") is None
 
     def _attention(self, arguments: Arguments) -> Attention:
         parameters = self.parameters(arguments)

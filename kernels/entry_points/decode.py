@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from attnfuzz.kernels.entry_points.attention import Attention, Stated, native_workspace
 from attnfuzz.kernels.entry_points.attention_entry_point import AttentionEntryPoint
-from attnfuzz.kernels.entry_points.entry_point import Arguments, Parameter, Role
-from attnfuzz.kernels.entry_points.forms import (
+from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
+from attnfuzz.kernels.meaning.entry_point import Arguments, Parameter, Role
+from attnfuzz.kernels.meaning.forms import (
     TOKEN_LSE,
     WORKSPACE,
     Form,
@@ -14,9 +15,8 @@ from attnfuzz.kernels.entry_points.forms import (
     sinks_forms,
     window_of,
 )
-from attnfuzz.kernels.entry_points.pool import LATENTS, Pool, latent_pool, pool_forms, pool_of
-from attnfuzz.kernels.entry_points.spans import cumulative_rows, paged_spans, uniform_rows
-from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
+from attnfuzz.kernels.meaning.pool import LATENTS, Pool, latent_pool, pool_forms, pool_of
+from attnfuzz.kernels.meaning.spans import cumulative_rows, paged_spans, uniform_rows
 
 XQA_SEMAPHORES = 8 << 20
 """Bytes that xqa_batch_decode_with_kv_cache reserves at the beginning of its workspace."""

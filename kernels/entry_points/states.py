@@ -9,10 +9,10 @@ import torch
 from attnfuzz.kernels.entry_points.duties import judged
 from attnfuzz.kernels.entry_points.duties.fit import sizes
 from attnfuzz.kernels.entry_points.duties.outputs import in_place
-from attnfuzz.kernels.entry_points.entry_point import Arguments, Breach, Parameter, RequestSpan, Role, and_others
-from attnfuzz.kernels.entry_points.forms import Form, described, parameters_of
-from attnfuzz.kernels.entry_points.spans import integers
 from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
+from attnfuzz.kernels.meaning.entry_point import Arguments, Breach, Parameter, RequestSpan, Role, and_others
+from attnfuzz.kernels.meaning.forms import Form, described, parameters_of
+from attnfuzz.kernels.meaning.spans import integers
 
 _LSE = "FlashInfer docstrings of s and s_other: expected to be a float32 tensor"
 _VALUES = "FlashInfer, cascade.cu: one dtype is dispatched for both values"
@@ -98,6 +98,10 @@ class _OnStates(ABC):
     def breaches(self, arguments: Arguments) -> tuple[Breach, ...]:
         """Return the preconditions that a call breaks."""
         return judged(lambda: self._breaches(arguments))
+
+    def leaves_empty_rows(self, arguments: Arguments) -> bool:
+        """Return False: it has no requests of its own."""
+        return False
 
     def workspace(self, arguments: Arguments) -> WorkspaceBytes:
         """Zero bytes: it takes no workspace."""

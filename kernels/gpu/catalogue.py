@@ -15,6 +15,7 @@ from attnfuzz.kernels.gpu.direct.varlen import VARLEN_ATTN, VARLEN_ATTN_LSE, VAR
 from attnfuzz.kernels.gpu.direct.xqa import XQA, XQA_AS_SERVED, XQA_FP8
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.hopper.backends import HOPPER_BACKENDS
+from attnfuzz.kernels.gpu.quick import limited
 from attnfuzz.kernels.gpu.wrappers.backends import WRAPPER_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.cascade import CASCADE_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.decode_variants import DECODE_VARIANTS
@@ -64,3 +65,8 @@ GPU_BACKENDS: tuple[GpuBackend, ...] = (
     *FLASHINFER_WRITERS,
     *FLASHINFER_ROPE,
 )
+
+
+def backends() -> tuple[GpuBackend, ...]:
+    """Return all of them, limited to compiled modules if the environment asks for it."""
+    return limited(GPU_BACKENDS)

@@ -68,6 +68,11 @@ class GpuBackend:
         return visible.missing(self.archs, self.needs)
 
     @property
+    def package(self) -> str:
+        """The package with its kernels, "" if they are this project's."""
+        return next(iter(self.needs), "" if self.own else "torch")
+
+    @property
     def libraries(self) -> tuple[tuple[Path, ...], ...]:
         """The libraries of this project that its cases need, each as its source files."""
         return ((guards.SOURCE,), *self.own)

@@ -18,11 +18,9 @@ from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.wrappers.other_layers import FOR_OTHER_LAYERS, uses_of
 from attnfuzz.kernels.interface.backend import Backend
+from attnfuzz.kernels.interface.toolchain import BUILT
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.bucket import Bucket
-
-BUILT: Final = "ATTNFUZZ_BUILT"
-"""Environment variable: if it is 1, backends on GPUs have only the geometries whose modules are compiled."""
 
 CORE_SECONDS: Final = {
     "FA3": 500.0,

@@ -5,7 +5,7 @@ memory and launcher. It must allocate everything that a kernel reads or writes f
 with this launcher, so that every access is guarded and every launch is recorded.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -400,3 +400,20 @@ def shares_pool(backend: Backend) -> bool:
     Backends may lack the attribute: their pools are their own.
     """
     return bool(getattr(backend, "shares_pool", False))
+
+
+def archs_of(backend: Backend) -> Collection[str]:
+    """Return the compute capabilities, like "9.0", of the GPUs that a backend's kernels are made for.
+
+    Backends may lack the attribute: they run on a CPU, or on any GPU.
+    """
+    archs: Collection[str] = getattr(backend, "archs", ())
+    return archs
+
+
+def package_of(backend: Backend) -> str:
+    """Return the package with the kernels of a backend, or "" if it has its own, or is not known to call a package.
+
+    Backends may lack the attribute.
+    """
+    return str(getattr(backend, "package", ""))

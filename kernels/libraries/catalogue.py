@@ -28,3 +28,8 @@ LIBRARY_BACKENDS: tuple[LibraryBackend | LibraryWriter, ...] = (
     *VLLM_WRITERS,
     *SGLANG_WRITERS,
 )
+
+
+def backends() -> tuple[LibraryBackend | LibraryWriter, ...]:
+    """Return all of them."""
+    return LIBRARY_BACKENDS

@@ -14,6 +14,9 @@ from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
 
+_COMPILERS = frozenset({"triton"})
+"""Packages that compile the kernels of several projects."""
+
 
 def no_reason() -> None:
     """Return no further reason."""
@@ -41,6 +44,12 @@ class Installed:
     def name(self) -> str:
         """The label."""
         return self.label
+
+    @property
+    def package(self) -> str:
+        """The package with the kernel, "" if it is a compiler of several projects' kernels."""
+        first = next(iter(self.packages), "torch")
+        return "" if first in _COMPILERS else first
 
     @property
     def kernel(self) -> str:

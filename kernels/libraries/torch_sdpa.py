@@ -200,3 +200,8 @@ SDPA_BACKENDS = (
     SdpaBackend(name="torch_sdpa@175063", call_without_keys=True),
     SdpaBackend(name="torch_sdpa_any_scale", capability=msgspec.structs.replace(_SDPA.capability, edges=UNSAID_EDGES)),
 )
+
+
+def backends() -> tuple[SdpaBackend, ...]:
+    """Return all of them."""
+    return SDPA_BACKENDS

@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 import torch
 from packaging.version import Version
 
-from attnfuzz.kernels.entry_points import Breach
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.kernels.interface.backend import Bench, Op, Unsupported
+from attnfuzz.kernels.meaning import Breach
 from attnfuzz.kernels.releases import recording, stand_ins, triton_launches
 from attnfuzz.kernels.releases.factories import GuardedFactories
 from attnfuzz.kernels.releases.origins import Origins

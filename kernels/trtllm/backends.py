@@ -181,3 +181,8 @@ TRTLLM_BACKENDS = (
     MLA,
     *(MLA.revision(name, session) for name, session in MLA_REVISIONS.items()),
 )
+
+
+def backends() -> tuple[TrtllmBackend, ...]:
+    """Return all of them."""
+    return TRTLLM_BACKENDS

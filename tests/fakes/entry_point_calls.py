@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
-from attnfuzz.kernels.entry_points.entry_point import Breach
+from attnfuzz.kernels.meaning.entry_point import Breach
 from attnfuzz.kernels.native.ops import NATIVE, workspace_bytes
 
 PAGES, PAGE_SIZE, Q_HEADS, KV_HEADS, DIM = 7, 4, 4, 2, 16

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.entry_points import Parameter, RequestSpan, Role
-from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
-from attnfuzz.kernels.entry_points.forms import tensor_of, window_of
-from attnfuzz.kernels.entry_points.pool import token_major
+from attnfuzz.kernels.meaning import Parameter, RequestSpan, Role
+from attnfuzz.kernels.meaning.forms import tensor_of, window_of
+from attnfuzz.kernels.meaning.known import entry_points
+from attnfuzz.kernels.meaning.pool import token_major
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _taken(pool: torch.Tensor, pages: torch.Tensor, count: int, head: int) -> to
 
 def paged_call(op: str, arguments: Mapping[str, Any]) -> PagedCall | None:
     """Return the launch of `op` if it is attention over pages and its metadata stays inside its tensors, else None."""
-    entry = ENTRY_POINTS.get(op)
+    entry = entry_points().get(op)
     if entry is None:
         return None
     try:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from attnfuzz.kernels.entry_points.attention import Attention
 from attnfuzz.kernels.entry_points.duties import fit, launch, lengths, masks, metadata, outputs, pages
-from attnfuzz.kernels.entry_points.entry_point import Breach
-from attnfuzz.kernels.entry_points.forms import WrongForm
+from attnfuzz.kernels.meaning.entry_point import Breach
+from attnfuzz.kernels.meaning.forms import WrongForm
 
 __all__ = ["judged", "of_attention"]
 

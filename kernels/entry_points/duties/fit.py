@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import torch
 
 from attnfuzz.kernels.entry_points.attention import Attention
-from attnfuzz.kernels.entry_points.entry_point import Arguments, Breach, Parameter, Role
-from attnfuzz.kernels.entry_points.forms import tensor_of
+from attnfuzz.kernels.meaning.entry_point import Arguments, Breach, Parameter, Role
+from attnfuzz.kernels.meaning.forms import tensor_of
 
 _SHAPES = "the shapes in FlashInfer's docstrings"
 _HEADS = "FlashInfer: num_qo_heads must be a multiple of num_kv_heads"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 
 from attnfuzz.kernels.entry_points.attention import Attention
-from attnfuzz.kernels.entry_points.entry_point import Breach
+from attnfuzz.kernels.meaning.entry_point import Breach
 
 _SIZE = "attnfuzz.kernels.native.ops; FlashInfer, xqa_batch_decode_with_kv_cache: 8 MiB for semaphores"
 _ZERO = "FlashInfer docstrings of workspace_buffer: zero-initialized on first use (MLA decode, XQA)"

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from attnfuzz.kernels.entry_points.attention import Attention
-from attnfuzz.kernels.entry_points.entry_point import Breach, and_others, listed
-from attnfuzz.kernels.entry_points.forms import tensor_of
-from attnfuzz.kernels.entry_points.spans import integers
+from attnfuzz.kernels.meaning.entry_point import Breach, and_others, listed
+from attnfuzz.kernels.meaning.forms import tensor_of
+from attnfuzz.kernels.meaning.spans import integers
 
 _ROWS = "FlashInfer docstring of q_len_per_req: query has batch_size * q_len_per_req rows"
 _CUM_Q = (

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from attnfuzz.kernels.entry_points.attention import Attention
-from attnfuzz.kernels.entry_points.entry_point import Breach, and_others
-from attnfuzz.kernels.entry_points.forms import described, tensor_of
-from attnfuzz.kernels.entry_points.spans import integers
+from attnfuzz.kernels.meaning.entry_point import Breach, and_others
+from attnfuzz.kernels.meaning.forms import described, tensor_of
+from attnfuzz.kernels.meaning.spans import integers
 
 _PACKED = "FlashInfer docstring of packed_custom_mask: a 1D packed uint8 mask tensor"
 _LAYOUT = "FlashInfer docs, kv_layout, Mask Layout (2D Ragged Tensor): q_len * kv_len bits for each request"

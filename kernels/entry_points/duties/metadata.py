@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import torch
 
 from attnfuzz.kernels.entry_points.attention import Attention
-from attnfuzz.kernels.entry_points.entry_point import Breach, listed
-from attnfuzz.kernels.entry_points.forms import METADATA, described, tensor_of
+from attnfuzz.kernels.meaning.entry_point import Breach, listed
+from attnfuzz.kernels.meaning.forms import METADATA, described, tensor_of
 
 _DTYPE = "FlashInfer casts its pointer to int*; docstrings of seq_lens (uint32) and cum_seq_lens_q (int32)"
 _STRIDE = "FlashInfer passes its pointer without a stride"

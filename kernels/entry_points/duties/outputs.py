@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from attnfuzz.kernels.entry_points.attention import Attention
-from attnfuzz.kernels.entry_points.entry_point import Arguments, Breach, Parameter, Role
-from attnfuzz.kernels.entry_points.forms import described, tensor_of, tensors_of
+from attnfuzz.kernels.meaning.entry_point import Arguments, Breach, Parameter, Role
+from attnfuzz.kernels.meaning.forms import described, tensor_of, tensors_of
 
 _MOST_WORK = 1 << 20
 """Candidates that numpy looks at before interleaved tensors are assumed not to overlap."""

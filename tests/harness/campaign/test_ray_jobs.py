@@ -14,7 +14,7 @@ from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.ray_jobs import RayError, RayJobs, share
 from attnfuzz.harness.ledger.file import Ledger
 from attnfuzz.harness.search.messages import JobSetup, Slice, SliceDone
-from attnfuzz.kernels.gpu.quick import BUILT
+from attnfuzz.kernels.interface.toolchain import BUILT
 
 
 def test_without_ray_the_error_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

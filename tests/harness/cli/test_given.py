@@ -5,7 +5,7 @@ import pytest
 from attnfuzz.harness.cli.given import compiled_backends
 from attnfuzz.harness.cli.terminal import BadInput
 from attnfuzz.kernels.gpu import build_record
-from attnfuzz.kernels.gpu.quick import BUILT
+from attnfuzz.kernels.interface.toolchain import BUILT
 
 UNCOMPILED = ("fa2_paged", "mla_fa3")
 

@@ -12,8 +12,8 @@ from attnfuzz.harness.triage.evidence import BrokenDuty, CallEvidence, JudgedCal
 from attnfuzz.harness.triage.result import VariantOutcome
 from attnfuzz.harness.verdict.blame import Blame
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
-from attnfuzz.kernels.entry_points import Breach
 from attnfuzz.kernels.functions.function_backend import FunctionBackend
+from attnfuzz.kernels.meaning import Breach
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule
 from attnfuzz.reference.calls import Call, CallCase

@@ -9,7 +9,7 @@ import torch
 from entry_point_calls import CALLS
 
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
-from attnfuzz.kernels.entry_points.entry_point import EntryPoint
+from attnfuzz.kernels.meaning.entry_point import EntryPoint
 from attnfuzz.kernels.native.ops import NATIVE
 
 

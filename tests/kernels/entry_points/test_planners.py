@@ -12,8 +12,8 @@ from small_cases import HEADS, LATENTS, drawn, lighter, step
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.inside.launcher import JournalingLauncher, LaunchError
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
-from attnfuzz.kernels.entry_points.entry_point import Breach
 from attnfuzz.kernels.interface.backend import Bench, Op
+from attnfuzz.kernels.meaning.entry_point import Breach
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.reference.case import Case, Launch, Mode
 

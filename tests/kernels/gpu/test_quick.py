@@ -11,13 +11,14 @@ import pytest
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.kernels.gpu import build_record, quick
+from attnfuzz.kernels.gpu import build_record
 from attnfuzz.kernels.gpu.build_record import ARCH_LIST, Built, Module
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.quick import BUILT, cost, limited, only_built, quick_set, variants, without_modules
+from attnfuzz.kernels.gpu.quick import cost, limited, only_built, quick_set, variants, without_modules
 from attnfuzz.kernels.gpu.wrappers.backends import EIGHT_BITS, PLAIN, WRAPPER_BACKENDS, each_variant
 from attnfuzz.kernels.gpu.wrappers.other_layers import FOR_OTHER_LAYERS
+from attnfuzz.kernels.interface.toolchain import BUILT
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.bucket import Bucket
 
@@ -149,4 +150,4 @@ def test_backends_are_limited_only_if_the_environment_asks_for_it(
     monkeypatch.setenv(BUILT, "1")
     (few,) = limited([backend])
     assert few.capability.buckets == (replace(WINDOWS, windows=(-1,)),)
-    assert quick.BUILT == "ATTNFUZZ_BUILT"
+    assert BUILT == "ATTNFUZZ_BUILT"

@@ -6,7 +6,7 @@ import torch
 from entry_point_calls import CALLS, PAGE_SIZE, context_call, decode_call, halves, int32, mla_call, tables
 
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
-from attnfuzz.kernels.entry_points.entry_point import RequestSpan
+from attnfuzz.kernels.meaning.entry_point import RequestSpan
 from attnfuzz.kernels.native.ops import NATIVE
 
 PAGED = (RequestSpan(0, 2, 9, (5, 0, 6)), RequestSpan(2, 2, 0), RequestSpan(4, 2, 4, (2,)))

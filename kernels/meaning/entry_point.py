@@ -77,7 +77,7 @@ class Breach:
 
 
 class EntryPoint(Protocol):
-    """One of FlashInfer's functions."""
+    """A function of a library, or of this project."""
 
     @property
     def name(self) -> str:
@@ -85,7 +85,7 @@ class EntryPoint(Protocol):
 
     @property
     def module(self) -> str | None:
-        """The FlashInfer module of the function, None for a function of this project."""
+        """The library's module of the function, None for a function of this project."""
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
         """Return the tensors of a call, in the order of the arguments. Raises ValueError for impossible ones."""
@@ -95,6 +95,9 @@ class EntryPoint(Protocol):
 
     def breaches(self, arguments: Arguments) -> tuple[Breach, ...]:
         """Return the preconditions that a call breaks, the most explanatory one first."""
+
+    def leaves_empty_rows(self, arguments: Arguments) -> bool:
+        """Return whether a call leaves the rows of requests without keys unwritten."""
 
     def workspace(self, arguments: Arguments) -> WorkspaceBytes | None:
         """Return the workspace that a call uses, None if unknown. Raises ValueError as `parameters` does."""

@@ -5,7 +5,7 @@ import torch
 from entry_point_calls import CALLS, decode_call
 
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
-from attnfuzz.kernels.entry_points.places import place_of
+from attnfuzz.kernels.meaning.places import place_of
 from attnfuzz.kernels.native.ops import NATIVE
 
 DECODE, CONTEXT, RAGGED, MLA = (op.name for op in (NATIVE.decode, NATIVE.context, NATIVE.ragged, NATIVE.mla_decode))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from attnfuzz.kernels.entry_points.entry_point import Arguments, Parameter, Role
+from attnfuzz.kernels.meaning.entry_point import Arguments, Parameter, Role
 
 Axes = tuple[str, ...]
 

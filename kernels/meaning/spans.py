@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from attnfuzz.kernels.entry_points.entry_point import RequestSpan
+from attnfuzz.kernels.meaning.entry_point import RequestSpan
 
 Rows = tuple[int, int]
 """First query row of a request, and its number of rows."""

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from attnfuzz.kernels.entry_points.entry_point import Arguments, EntryPoint, Parameter, RequestSpan, Role
-from attnfuzz.kernels.entry_points.forms import tensor_of
+from attnfuzz.kernels.meaning.entry_point import Arguments, EntryPoint, Parameter, RequestSpan, Role
+from attnfuzz.kernels.meaning.forms import tensor_of
 
 _ONE = {
     "requests": "request",

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from attnfuzz.kernels.entry_points.entry_point import Arguments, Parameter, Role
-from attnfuzz.kernels.entry_points.forms import Form, WrongForm
+from attnfuzz.kernels.meaning.entry_point import Arguments, Parameter, Role
+from attnfuzz.kernels.meaning.forms import Form, WrongForm
 
 _ORDER = {"HND": ("kv heads", "slots"), "NHD": ("slots", "kv heads")}
 

@@ -1,0 +1,55 @@
+"""FlashInfer's modules as the core sees them: compiled before jobs start, and loaded by workers."""
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Mapping
+
+from attnfuzz.kernels.cuda import nvcc
+from attnfuzz.kernels.cuda.visible import no_gpu_visible
+from attnfuzz.kernels.gpu import build_record, modules
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.quick import without_modules
+from attnfuzz.kernels.interface.backend import Backend
+
+__all__ = ["compile_for", "environment", "load_needs", "preload", "settle", "without_modules"]
+
+
+def compile_for(backends: Iterable[Backend], progress: Callable[[str], None]) -> None:
+    """Compile the missing modules of `backends` at once. Raises BuildFailed."""
+    modules.build((module for each in backends if isinstance(each, GpuBackend) for module in each.modules()), progress)
+
+
+def environment() -> Mapping[str, str]:
+    """Return the variables of a process that sees one of this process's GPUs.
+
+    FlashInfer names its cache for all architectures that it sees: the modules were compiled for all GPUs.
+    """
+    return {build_record.ARCH_LIST: build_record.architectures()}
+
+
+def preload() -> None:
+    """Import FlashInfer before workers are forked, because it takes seconds.
+
+    Its import asks torch for the GPU's features (0.7.2, kda_kernels/__init__.py). The architectures to compile for come
+    from the environment.
+    """
+    # If FlashInfer is not installed, no backend needs it.
+    with no_gpu_visible(), contextlib.suppress(ImportError):
+        importlib.import_module("flashinfer")
+
+
+def settle() -> None:
+    """Make a worker that has a context, and its backends, load modules without ninja."""
+    if "flashinfer" in sys.modules:
+        modules.trust_the_cache()
+
+
+def load_needs(backend: Backend) -> None:
+    """Load the packages and compiled modules of a backend, which its cases would load one by one."""
+    if isinstance(backend, GpuBackend):
+        for package in backend.needs:
+            importlib.import_module(package)
+        for files in backend.libraries:
+            nvcc.load(*files)
+        modules.load(backend.modules())
