@@ -110,7 +110,7 @@ _STYLES = Choice(
 )
 _SEEDS = integer(0, 65535)
 # Whether one request is far longer than the others.
-_TOWERS = odds(2, 1)
+_HAS_OUTLIER = odds(2, 1)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Setting:
 
 
 def draw_batch(draw: DrawFn, setting: Setting, mode: Mode) -> tuple[Lengths, ...]:
-    """Draw (q_len, kv_len) of each request of a step: a few one by one, and possibly a crowd from a seed."""
+    """Draw (q_len, kv_len) of each request of a step: a few one by one, and possibly many more from a seed."""
     stride = setting.tokens_per_request(mode)
     scope, lean = setting.scope.of_batch(stride if mode.speculative else 1), setting.lean
     emptiness, total = draw(_STYLES.under(lean))
@@ -143,15 +143,15 @@ def draw_batch(draw: DrawFn, setting: Setting, mode: Mode) -> tuple[Lengths, ...
     pairs = draw(
         _pairs(q_choice.under(lean), kv_choice.under(lean), min(least, scope.requests), min(most, scope.requests))
     )
-    if scope.crowd:
-        crowd = draw(integer(max(0, least - len(pairs)), min(scope.crowd, most - len(pairs))))
+    if scope.seeded_requests:
+        more = draw(integer(max(0, least - len(pairs)), min(scope.seeded_requests, most - len(pairs))))
         source = random.Random(draw(_SEEDS))
         q, kv = q_choice.weighed(lean), kv_choice.weighed(lean)
-        pairs = pairs + [(source.choice(q), source.choice(kv)) for _ in range(crowd)]
-    if scope.tallest and emptiness is not Emptiness.ALL and draw(_TOWERS):
+        pairs = pairs + [(source.choice(q), source.choice(kv)) for _ in range(more)]
+    if scope.outlier_kv_len and emptiness is not Emptiness.ALL and draw(_HAS_OUTLIER):
         at = draw(integer(0, len(pairs) - 1))
-        tall = kv_lengths(setting.page_size, scope.tallest, Emptiness.SOME, flat=True).under(lean)
-        pairs[at] = (pairs[at][0], draw(tall))
+        outlier = kv_lengths(setting.page_size, scope.outlier_kv_len, Emptiness.SOME, flat=True).under(lean)
+        pairs[at] = (pairs[at][0], draw(outlier))
     pairs = _fitting(pairs, scope.rows)
     if not any(q_len for q_len, _ in pairs):
         pairs[0] = (1, pairs[0][1])
@@ -166,7 +166,7 @@ def _fitting(pairs: list[Lengths], rows: int) -> list[Lengths]:
 
 def _draw_size(draw: DrawFn, lean: Lean, scope: Scope) -> tuple[int, int]:
     """Draw bounds on the number of requests. If the lean has batch sizes, half of the draws use those."""
-    largest = scope.requests + scope.crowd
+    largest = scope.requests + scope.seeded_requests
     whole = (1, largest)
     favoured = []
     for name in lean.values("batch"):

@@ -62,7 +62,7 @@ _PLOTS = Choice(
 )
 # Rare extents show no features, because they are costly: no lean may favour them.
 _COMMON = (*(Extent.FEW,) * 15, *(Extent.LONG,) * 2, *(Extent.WIDE,) * 4)
-_RARE = (*(Extent.FAR,) * 2, *(Extent.TALL,) * 8, Extent.HUGE)
+_RARE = (*(Extent.FAR,) * 2, *(Extent.LONG_PROMPTS,) * 8, Extent.HUGE)
 _EXTENTS = {
     Device.CPU: Choice(_COMMON * 4 + _RARE, lambda extent: _SHOWN_BY_EXTENTS.get(extent, ())),
     # GPU kernels divide a long KV among many blocks, which takes other code paths.
@@ -75,7 +75,8 @@ _EXTENTS = {
 _SCHEDULED_EXTENTS = Choice(_COMMON, lambda extent: _SHOWN_BY_EXTENTS.get(extent, ()))
 # Many new tokens cost a writer little, and take other code paths.
 _WRITTEN_EXTENTS = Choice(
-    _COMMON * 4 + (*_RARE, *(Extent.TALL,) * 12, *(Extent.HUGE,) * 3), lambda extent: _SHOWN_BY_EXTENTS.get(extent, ())
+    _COMMON * 4 + (*_RARE, *(Extent.LONG_PROMPTS,) * 12, *(Extent.HUGE,) * 3),
+    lambda extent: _SHOWN_BY_EXTENTS.get(extent, ()),
 )
 _IN_GRAPHS = WeightedFlag(2, 3, _REPLAYED)
 # Whether the rank belongs to a group that agrees on a padded size.

@@ -39,7 +39,7 @@ def traces(surface: Surface, concurrency: int, *, gentle: bool = False) -> Searc
     bursts = _bursts(surface, _requests(surface, gentle), _at_once(surface, most), gentle)
     if gentle or not surface.pool:
         return _traces(bursts, None)
-    return _traces(bursts, _bursts(surface, _crowding(surface), st.integers(-(-most // 2), most), gentle))
+    return _traces(bursts, _bursts(surface, _overcommitting(surface), st.integers(-(-most // 2), most), gentle))
 
 
 def drawn(strategy: SearchStrategy[RequestTrace], *, number: int, seed_of: int) -> Sequence[RequestTrace]:
@@ -91,9 +91,9 @@ class SlicesAhead:
 
 
 @st.composite
-def _traces(draw: DrawFn, bursts: SearchStrategy[Burst], crowds: SearchStrategy[Burst] | None) -> RequestTrace:
-    if crowds is not None and draw(st.integers(0, 3)) == 0:
-        return RequestTrace(bursts=(draw(crowds),))
+def _traces(draw: DrawFn, bursts: SearchStrategy[Burst], overcommitted: SearchStrategy[Burst] | None) -> RequestTrace:
+    if overcommitted is not None and draw(st.integers(0, 3)) == 0:
+        return RequestTrace(bursts=(draw(overcommitted),))
     return RequestTrace(bursts=tuple(draw(bursts) for _ in range(draw(st.integers(1, MOST_BURSTS)))))
 
 
@@ -131,7 +131,7 @@ def _rank(ranks: int) -> SearchStrategy[int | None]:
     return st.one_of(st.none(), st.integers(0, ranks - 1), st.integers(0, ranks - 1))
 
 
-def _crowding(surface: Surface) -> SearchStrategy[ServedRequest]:
+def _overcommitting(surface: Surface) -> SearchStrategy[ServedRequest]:
     """Draw requests that together need more than the pool, and share little: some have to be preempted."""
     share = max(1, min(surface.pool // 4, _longest_prompt(surface)))
     tokens = max(1, min(4 * MOST_GENERATED, surface.longest - share - 2))

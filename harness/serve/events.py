@@ -158,7 +158,7 @@ class ServeUnconfirmed(ServeEvent, frozen=True, kw_only=True, tag=True):
 class NoLongerDrawn(ServeEvent, frozen=True, kw_only=True, tag=True):
     """An ability of the server is no longer asked for, since the finding `name`, which needs it, kills the server.
 
-    Without an `ability`, requests are no longer aborted, nor the server crowded.
+    Without an `ability`, requests are no longer aborted, nor the pool overcommitted.
     """
 
     ability: Ability | None

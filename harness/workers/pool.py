@@ -303,7 +303,7 @@ class Workers:
         self.arguments = tuple(arguments)
         self._spares = spares
         self._team: deque[Worker] = deque()
-        self._crowd: list[Worker] = []
+        self._concurrent: list[Worker] = []
         self._lifeline: Lifeline | None = None
         self._owner = os.getpid()
         self.restarts = 0
@@ -354,24 +354,24 @@ class Workers:
         These workers are kept for further calls until `renew` or `close`. Raises like `run`.
         """
         self._gather(len(requests))
-        crowd = self._crowd[: len(requests)]
+        workers = self._concurrent[: len(requests)]
         try:
-            with ThreadPoolExecutor(len(crowd)) as threads:
+            with ThreadPoolExecutor(len(workers)) as threads:
                 asked = [
                     threads.submit(worker.ask, request, timeout=timeout)
-                    for worker, request in zip(crowd, requests, strict=True)
+                    for worker, request in zip(workers, requests, strict=True)
                 ]
                 results = [each.result() for each in asked]
         except BaseException:
             self._disperse()
             raise
-        for worker, result in zip(crowd, results, strict=True):
+        for worker, result in zip(workers, results, strict=True):
             if isinstance(result, Death):
-                self._crowd.remove(worker)
+                self._concurrent.remove(worker)
                 worker.forget()
                 self.restarts += 1
             elif worker.spent:
-                self._crowd.remove(worker)
+                self._concurrent.remove(worker)
                 worker.dispose()
         return results
 
@@ -392,24 +392,24 @@ class Workers:
         self._recruit(1 + self._spares)
 
     def _gather(self, count: int) -> None:
-        """Fill the crowd up to `count` ready workers."""
+        """Start concurrent workers until `count` are ready."""
         words = ""
         for _ in range(_ATTEMPTS):
             lifeline = self._nursery()
             # Start all before waiting for one.
-            self._crowd += [Worker(lifeline, self.arguments) for _ in range(count - len(self._crowd))]
-            for worker in [worker for worker in self._crowd if worker.gone()]:
+            self._concurrent += [Worker(lifeline, self.arguments) for _ in range(count - len(self._concurrent))]
+            for worker in [worker for worker in self._concurrent if worker.gone()]:
                 words = worker.last_words()
-                self._crowd.remove(worker)
+                self._concurrent.remove(worker)
                 worker.dispose()
-            if len(self._crowd) >= count:
+            if len(self._concurrent) >= count:
                 return
         raise self._nursery().failure(words)
 
     def _disperse(self) -> None:
-        for worker in self._crowd:
+        for worker in self._concurrent:
             worker.dispose()
-        self._crowd.clear()
+        self._concurrent.clear()
 
     def _ready(self) -> Worker:
         if self._owner != os.getpid():
@@ -459,10 +459,10 @@ class Workers:
         return self._lifeline
 
     def _hang_up(self) -> None:
-        for worker in (*self._team, *self._crowd):
+        for worker in (*self._team, *self._concurrent):
             worker.forget()
         self._team.clear()
-        self._crowd.clear()
+        self._concurrent.clear()
         if self._lifeline is not None:
             if self._owner == os.getpid():
                 self._lifeline.close()

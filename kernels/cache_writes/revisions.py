@@ -41,7 +41,7 @@ class PadsBehindTheLastRequest(WriteMetadata):
         return metadata | {"slot_mapping": torch.cat((metadata["slot_mapping"][: step.tokens], padding))}
 
 
-class ResumesWithColumnsOfItsOwn(WriteMetadata):
+class OmitsColumnsOfThePrefix(WriteMetadata):
     """tt-metal PR #55630: the row of a resumed prefill has columns for its new tokens alone, and page 0 behind them."""
 
     def of(self, step: Step) -> Metadata:
@@ -56,7 +56,7 @@ class ResumesWithColumnsOfItsOwn(WriteMetadata):
 
 
 class WritesReservedSlots(WriterSession):
-    """SGLang PRs #32477 and #36003: padded tokens are written to slot 0, whence other padding reads them."""
+    """SGLang PRs #32477 and #36003: padded tokens are written to slot 0, which other padding reads."""
 
     def _described(self) -> dict[str, Any]:
         return {**super()._described(), "reserved_skip_index": -1}
@@ -70,7 +70,7 @@ def planned_by(planner: type[WriteMetadata], session: type[WriterSession] = Writ
 SESSIONS: Final[Mapping[str, type[WriterSession]]] = {
     "native:store_cache@35933-before": planned_by(TranslatesToTombstones),
     "native:reshape_and_cache@56324": planned_by(PadsBehindTheLastRequest),
-    "native:reshape_and_cache@55630-before": planned_by(ResumesWithColumnsOfItsOwn),
+    "native:reshape_and_cache@55630-before": planned_by(OmitsColumnsOfThePrefix),
     "native:store_cache@32477-before": WritesReservedSlots,
     "native:set_mla@36003-before": WritesReservedSlots,
 }

@@ -50,7 +50,7 @@ class _Exclusions:
             self._exclude(mask_of(lack.of(can)), EVERY, lack.reason)
         for clash in _CLASHES:
             if clash.where(can):
-                self._exclude(mask_of(clash.these), mask_of(clash.those), clash.reason)
+                self._exclude(mask_of(clash.features), mask_of(clash.excluded), clash.reason)
         if can.buckets:
             self._follow_buckets(can)
         while self._follow():
@@ -60,20 +60,20 @@ class _Exclusions:
         """Return the pairs of features of different axes that exclude each other, each with its first reason."""
         reasons: dict[Pair, str] = {}
         unexplained = list(PARTNERS)
-        for these, those, reason in self._found:
-            for features, others in ((these, those), (those, these)):
+        for left, right, reason in self._found:
+            for features, others in ((left, right), (right, left)):
                 for feature in ones(features):
                     row = others & unexplained[feature]
                     unexplained[feature] ^= row
                     reasons.update(dict.fromkeys(pairs_of_row(feature, row), reason))
         return reasons
 
-    def _exclude(self, these: int, those: int, reason: str) -> None:
-        """Exclude each of `these` features with each of `those`."""
-        if not these or not those:
+    def _exclude(self, left: int, right: int, reason: str) -> None:
+        """Exclude each feature of the mask `left` with each of `right`."""
+        if not left or not right:
             return
-        self._found.append((these, those, reason))
-        for features, others in ((these, those), (those, these)):
+        self._found.append((left, right, reason))
+        for features, others in ((left, right), (right, left)):
             for feature in ones(features):
                 self.rows[feature] |= others
 

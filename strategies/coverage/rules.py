@@ -48,11 +48,11 @@ class Lack:
 
 @dataclass(frozen=True)
 class Clash:
-    """Features that exclude each other: none of `these` with any of `those`, for backends for which `where` holds."""
+    """Features that exclude each other on backends for which `where` holds: any of `features` and an `excluded` one."""
 
     reason: str
-    these: Features
-    those: Features
+    features: Features
+    excluded: Features
     where: Holds
 
 
@@ -60,8 +60,8 @@ def _never(reason: str, patterns: str, where: Holds) -> Lack:
     return Lack(reason, lambda can: named(patterns) if where(can) else ())
 
 
-def _clash(reason: str, these: str, those: str, where: Holds = lambda _: True) -> Clash:
-    return Clash(reason, named(these), named(those), where)
+def _clash(reason: str, features: str, excluded: str, where: Holds = lambda _: True) -> Clash:
+    return Clash(reason, named(features), named(excluded), where)
 
 
 def _besides(axis: str, values: Iterable[object]) -> Features:

@@ -95,7 +95,7 @@ def _of_any_steps(scope: Scope, modes: tuple[Mode, ...], strides: tuple[int, ...
             *(f"mode={mode}" for mode in modes),
             *(f"drafts={DRAFTS.of(stride)}" for stride in strides),
             *axes()["padding"],
-            *_up_to("batch", BATCHES, scope.requests + scope.crowd),
+            *_up_to("batch", BATCHES, scope.requests + scope.seeded_requests),
             *_up_to("longest q", QUERIES, max(scope.q_len, *strides)),
         )
     )
@@ -109,7 +109,7 @@ def _of_steps(scope: Scope, modes: tuple[Mode, ...], strides: tuple[int, ...]) -
         longest = tokens if mode.speculative else scope.q_len
         for name in BATCHES.names:
             least = BATCHES.bounds(name)[0]
-            if least <= batch.requests + batch.crowd:
+            if least <= batch.requests + batch.seeded_requests:
                 # Requests of other modes may have fewer tokens.
                 spare = scope.rows // tokens - least if mode.uniform else scope.rows
                 yield frozenset(
@@ -128,7 +128,7 @@ def _of_steps(scope: Scope, modes: tuple[Mode, ...], strides: tuple[int, ...]) -
 def _of_keys(scope: Scope, queries: int, windows: tuple[int, ...]) -> Iterator[str]:
     """Yield the features of KV lengths that cases of a scope can reach, and those of its windows."""
     # A batch grows by its prompts and in each round.
-    keys = max(scope.kv_len, scope.tallest) + (1 if scope.one_step else 1 + MOST_ROUNDS) * queries
+    keys = max(scope.kv_len, scope.outlier_kv_len) + (1 if scope.one_step else 1 + MOST_ROUNDS) * queries
     yield from _up_to("longest kv", KEYS, keys)
     for left in windows:
         if left < 0:

@@ -35,8 +35,8 @@ class Odd(BaseException):
     """An exception of a backend's own."""
 
 
-class Mute(Exception):
-    """Raises when it is asked what it says."""
+class Unprintable(Exception):
+    """Raises when it is converted to text."""
 
     def __str__(self) -> str:
         raise Odd("no words")
@@ -145,7 +145,7 @@ MISDEEDS: dict[str, Callable[[], object]] = {
     "INTERRUPT": lambda: throw(KeyboardInterrupt()),
     "GENERATOR": lambda: throw(GeneratorExit("gone")),
     "ODD": lambda: throw(Odd("odd")),
-    "MUTE": lambda: throw(Mute()),
+    "UNPRINTABLE": lambda: throw(Unprintable()),
     "WORDLESS": lambda: throw(Wordless()),
     "LACKS_A_PACKAGE": lambda: import_module("surely_not_installed.part"),
     "LACKS_A_MODULE": lambda: import_module("torch.surely_not_there"),

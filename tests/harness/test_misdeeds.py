@@ -20,7 +20,7 @@ RAISED = {
     "INTERRUPT": ("KeyboardInterrupt", "KeyboardInterrupt: "),
     "GENERATOR": ("GeneratorExit", "GeneratorExit: gone"),
     "ODD": ("Odd", "Odd: odd"),
-    "MUTE": ("Mute", "Mute: (its text can't be read: Odd in Mute.__str__)"),
+    "UNPRINTABLE": ("Unprintable", "Unprintable: (its text can't be read: Odd in Unprintable.__str__)"),
     "WORDLESS": ("Wordless", "Wordless: (its text can't be read: TypeError in Wordless.__str__)"),
     "SURROGATE": ("RuntimeError", "RuntimeError: \N{REPLACEMENT CHARACTER} \N{REPLACEMENT CHARACTER}[31m"),
     "OPEN_ODD": ("Odd", "Odd: not open"),

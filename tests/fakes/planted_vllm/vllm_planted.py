@@ -14,7 +14,7 @@ Patch = Callable[[], None]
 MISTAKES: dict[str, Patch] = {}
 """By name; the docstring of each is the mistake."""
 
-CROWD = 4
+LARGE_BATCH = 4
 """Rows of a batch that is more than a request alone."""
 
 
@@ -87,11 +87,11 @@ def _fix_temperatures() -> None:
 
 
 def _attention(change: Callable[[Any], None]) -> None:
-    """Change the arguments of the attention backend's `build` in batches of a crowd."""
+    """Change the arguments of the attention backend's `build` in large batches."""
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionMetadataBuilder  # noqa: PLC0415
 
     def build(original: Callable[..., Any], builder: Any, prefix: int, common: Any, *args: Any, **kwargs: Any) -> Any:
-        if common.num_reqs >= CROWD:
+        if common.num_reqs >= LARGE_BATCH:
             change(common)
         return original(builder, prefix, common, *args, **kwargs)
 
@@ -136,12 +136,12 @@ def block_table() -> None:
 
 @mistake
 def slot_mapping() -> None:
-    """The first key of a new page is written into the first slot of the page before, in a batch of a crowd."""
+    """The first key of a new page is written into the first slot of the page before, in a large batch."""
     from vllm.v1.worker.block_table import BlockTable  # noqa: PLC0415
 
     def compute(original: Callable[..., Any], table: Any, num_reqs: int, starts: Any, positions: Any) -> None:
         original(table, num_reqs, starts, positions)
-        if num_reqs < CROWD:
+        if num_reqs < LARGE_BATCH:
             return
         for row in range(1, num_reqs):
             first, end = int(starts[row]), int(starts[row + 1])
