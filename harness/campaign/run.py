@@ -21,6 +21,7 @@ from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.ledger.file import Ledger
 from attnfuzz.harness.sandbox.check import render_failure
+from attnfuzz.harness.sandbox.plain_check import check_users
 from attnfuzz.harness.search.messages import JobSetup
 from attnfuzz.reference.device import Device
 from attnfuzz.strategies.coverage import possible_pairs
@@ -58,7 +59,7 @@ def run(
 
 
 def check_plan(plan: Plan, progress: Callable[[str], None], *, started: bool = False) -> Ledger:
-    """Check `plan`, unless its jobs are `started`, and return its ledger. Writes nothing.
+    """Check `plan` and users' backends, unless its jobs are `started`, and return its ledger. Writes nothing.
 
     `progress` gets lines about compilation, and the ledger's remark.
     """
@@ -68,7 +69,9 @@ def check_plan(plan: Plan, progress: Callable[[str], None], *, started: bool = F
     if not started:
         # On a cluster, a backend has to run on some node; each node compiles for itself.
         elsewhere = {} if plan.ray is None else lacking(plan.backends)
-        prepare([name for name in plan.backends if name not in elsewhere], progress)
+        here = [name for name in plan.backends if name not in elsewhere]
+        prepare(here, progress)
+        check_users(here, progress)
         if plan.ray is None:
             check_room(plan.jobs, plan.backends)
     return ledger

@@ -30,6 +30,22 @@ class ListedFailure(Listed, frozen=True, kw_only=True):
     margin: float | None
 
 
+class FailedPlainly(msgspec.Struct, frozen=True, kw_only=True):
+    """Plain cases that fail in one way, by their ids, and the failure of the first."""
+
+    cases: tuple[str, ...]
+    failure: ListedFailure
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """The plain cases of a backend: how many were judged, and how many `failed`."""
+
+    backend: str
+    cases: int
+    failed: int
+    failures: tuple[FailedPlainly, ...]
+
+
 class CampaignBackend(msgspec.Struct, frozen=True, kw_only=True):
     """A backend in a campaign. `coverage` is the share of reachable pairs of features, null where it is unknown.
 

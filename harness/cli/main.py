@@ -58,6 +58,7 @@ def cli() -> None:
 
 for command in (
     campaigns.fuzz,
+    cases.check,
     campaigns.report,
     campaigns.compare,
     cases.replay,

@@ -169,7 +169,7 @@ class Execution:
         self._launcher.run = f", in the related run ({relation.words})"
         self._run_steps(other.case, judge_step)
         account.observations[before:] = [
-            replace(found, message=f"{found.message}{self._launcher.run}", related=True)
+            replace(found, message=_on_first_line(found.message, self._launcher.run), related=True)
             for found in account.observations[before:]
         ]
 
@@ -215,3 +215,8 @@ class Execution:
             )
             report = self._launcher.observation()
             self._account.observations.append(report(kind=Kind.NOT_FINITE, place="inputs", message=message))
+
+
+def _on_first_line(message: str, words: str) -> str:
+    first, *others = message.split("\n", 1)
+    return "\n".join([f"{first}{words}", *others])

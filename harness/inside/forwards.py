@@ -20,7 +20,7 @@ from attnfuzz.harness.calls.literal_calls import answered_geometry
 from attnfuzz.harness.calls.trace import FileTracer
 from attnfuzz.harness.inside.launcher import JournalingLauncher, LaunchError
 from attnfuzz.harness.inside.places import Place, on_host
-from attnfuzz.harness.inside.raised_at import raised_at
+from attnfuzz.harness.inside.raised_at import raised_at, traceback_of
 from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.judge.written import judge_written
 from attnfuzz.harness.memory.placed import PlacedMemory
@@ -340,11 +340,15 @@ def _with_way(found: Observation, way: str) -> Observation:
 def raised(
     error: BaseException, index: int = -1, mode: str = "", kernel: str = "", *, rejected: bool = False
 ) -> Observation:
-    """Return the observation of an exception: a kernel's rejection of supported arguments, or any other error."""
+    """Return the observation of an exception: a kernel's rejection of supported arguments, or any other error.
+
+    Its message has the traceback through the backend's own code.
+    """
+    traceback = traceback_of(error)
     return Observation(
         kind=Kind.UNEXPECTED_REJECTION if rejected else Kind.RAISED,
         place=type_name(error),
-        message=words_of(error),
+        message=f"{words_of(error)}\n{traceback}" if traceback else words_of(error),
         step=index,
         mode=mode,
         kernel=kernel,

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+
 from attnfuzz.harness.judge.common_error import judge_common_error, judge_common_lse_error
 from attnfuzz.harness.judge.element_bound import judge_elements
 from attnfuzz.harness.judge.error_budget import ErrorBudget
@@ -14,7 +16,7 @@ from attnfuzz.harness.judge.exact import judge_exactly, lse_without_keys, missha
 from attnfuzz.harness.judge.exact_weights import judge_exact_lse, judge_exact_rows
 from attnfuzz.harness.judge.lse_bound import judge_lse
 from attnfuzz.harness.judge.row_error import judge_rows
-from attnfuzz.harness.verdict.failures import Observation
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, ALPHA, Tier
 from attnfuzz.kernels.interface.backend import Output
 from attnfuzz.reference.attention import attend
@@ -85,7 +87,7 @@ def judge(
         output, rows, geometry, noise, alpha_of_tier(alpha, tiers)
     )
     evidence = Evidence.of(output, rows, budget, contract, report)
-    observations = [*judge_exactly(evidence)] if Tier.T0 in tiers else []
+    observations = [_with_returned(each, output) for each in judge_exactly(evidence)] if Tier.T0 in tiers else []
     margins: dict[str, float] = {}
     worst: dict[str, tuple[int, int] | None] = {}
     observations += _statistical(evidence, tiers, margins, worst)
@@ -109,6 +111,13 @@ def judge(
         evidence=evidence,
         worst=worst,
     )
+
+
+def _with_returned(found: Observation, output: Output) -> Observation:
+    """Return an observation, of an output that was not written with the words on the value that was returned."""
+    if found.kind is not Kind.UNWRITTEN or not output.returned:
+        return found
+    return msgspec.structs.replace(found, message=f"{found.message}\n{output.returned}")
 
 
 class Budgeted(NamedTuple):

@@ -145,15 +145,19 @@ def describe_any(case: AnyCase, *, notes: bool = True) -> str:
 
 def describe_calls(case: CallCase, *, notes: bool = True) -> str:
     """Return lines for the case and each of its calls, with the shapes of tensors and scalars, and for its notes."""
-    lines = [f"case {case_id(case)} for {case.backend}, made of calls"]
-    for index, call in enumerate(case.calls):
-        arguments = ", ".join(f"{name} {_words(value)}" for name, value in call.arguments.items())
-        lines.append(_wrapped(f"{_call(call)}: {arguments}", f"call {index:<5}"))
+    lines = [f"case {case_id(case)} for {case.backend}, made of calls", *call_lines(case)]
     if case.answer is None:
         lines.append("No correct output is given: only accesses, canaries, inputs and exceptions are checked.")
     if notes:
         lines += [_wrapped(text, "note      ") for text in case.notes]
     return "\n".join(lines)
+
+
+def call_lines(case: CallCase) -> Iterator[str]:
+    """Yield each call, with the shapes of tensors and scalars."""
+    for index, call in enumerate(case.calls):
+        arguments = ", ".join(f"{name} {_words(value)}" for name, value in call.arguments.items())
+        yield _wrapped(f"{_call(call)}: {arguments}", f"call {index:<5}")
 
 
 def _call(call: Call) -> str:

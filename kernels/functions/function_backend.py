@@ -280,6 +280,7 @@ class FunctionSession(PagedSession):
         self._arranged = Keywords.of(backend.arrange) if backend.arrange is not None else None
         self._life = FunctionLife(case, bench, backend.capability, self)
         self._reused = ReusedTensors() if EarlierUse.REUSED_TENSORS in case.life else None
+        self._returned = ""
 
     def _planned_rows(self, step: Step) -> list[Row]:
         return Row.real(step)
@@ -305,7 +306,8 @@ class FunctionSession(PagedSession):
         if self._backend.arrange is not None and self._arranged is not None:
             made = self._backend.arrange(**self._arranged.select(arguments, expected))
             arranged = self._in_memory(made)
-        self._bench.launcher.launch(op, **(self._taken.select(arguments, expected) | arranged))
+        returned = self._bench.launcher.launch(op, **(self._taken.select(arguments, expected) | arranged))
+        self._returned = _unread(self._backend.name, returned, results.out)
 
     def _in_memory(self, arranged: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arranged arguments as the kernel gets them."""
@@ -314,7 +316,7 @@ class FunctionSession(PagedSession):
         return made if self._reused is None else self._reused.written(arranged, made, memory)
 
     def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:
-        output = super()._output(step, planned, query, results)
+        output = replace(super()._output(step, planned, query, results), returned=self._returned)
         return output if self._backend.contract.lse else replace(output, lse=None)
 
     def _cache(self) -> dict[str, torch.Tensor]:
@@ -360,3 +362,15 @@ class FunctionSession(PagedSession):
             drawn[first : first + len(mask), : mask.shape[1]] = mask
             first += len(mask)
         return self._bench.memory.copy("mask", drawn.view(torch.uint8)).view(torch.bool)
+
+
+def _unread(name: str, returned: object, out: torch.Tensor) -> str:
+    """Return the words on a tensor that a function returned in place of writing it, or "" if it returned none."""
+    found = next((each for each in (returned, *_parts(returned)) if isinstance(each, torch.Tensor)), None)
+    if found is None or found.data_ptr() == out.data_ptr():
+        return ""
+    return f"{name} returned a tensor {list(found.shape)}, {found.dtype}, which is ignored: write the result into out"
+
+
+def _parts(returned: object) -> Sequence[object]:
+    return returned if isinstance(returned, (tuple, list)) else ()

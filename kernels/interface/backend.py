@@ -210,6 +210,7 @@ class Output:
     `attended` has an entry for each real request, in order; every other row is padding. `bmm1_scale` multiplies the
     logits and `bmm2_scale` the output, as requested of the backend. `roundings` counts the roundings of a value to the
     output's dtype (one, plus one per merge). With `shares`, each rank's part of an output was rounded before the merge.
+    `returned` describes a value that a function returned, which is ignored.
     """
 
     out: torch.Tensor
@@ -220,6 +221,7 @@ class Output:
     roundings: int = 1
     sinks: torch.Tensor | None = None
     shares: KeyShares | None = None
+    returned: str = ""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ ANSWERS: Mapping[str, tuple[type[msgspec.Struct], ...]] = {
     "serve": (answers.ServeAnswer,),
     "report": (answers.CampaignAnswer, answers.ServeAnswer),
     "compare": (answers.Differences,),
+    "check": (answers.Checked,),
     "replay": (answers.ReplayAnswer,),
     "import": (answers.Imported, answers.DumpAnswer),
     "triage": (Triage,),

@@ -1,4 +1,4 @@
-"""`attnfuzz replay`, `triage`, `shrink`, `export` and `import`: commands on one case."""
+"""`attnfuzz check`, `replay`, `triage`, `shrink`, `export` and `import`: commands on one or a few cases."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +20,23 @@ def _elsewhere_options(verb: str, hint: str = "") -> Callable[..., Any]:
     backend = click.option("--backend", metavar="NAME", help=f"{verb} another backend{hint}.")
     tree = options.tree_option(f"{verb} this source tree of {{engine}}, whichever release the case is from.")
     return lambda command: backend(tree(command))
+
+
+@click.command()
+@click.argument("backend", metavar="FILE.py:NAME|BACKEND")
+@options.answer_options("only whether all cases pass")
+def check(**given: Any) -> Exit:
+    """Run some 20 plain cases on a backend, in a few seconds.
+
+    Shows whether a function is called as it should be, before it is fuzzed: the cases have few requests, and no
+    feature besides a mode, a layout and a dtype.
+
+    Exits with 0 if all cases pass, 1 if one fails, 2 if none could be run.
+    """
+    tell(STARTING)
+    from attnfuzz.harness.cli import check
+
+    return check.check(**given)
 
 
 @click.command()

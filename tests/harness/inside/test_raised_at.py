@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnfuzz.harness.inside.raised_at import raised_at
+from attnfuzz.harness.inside.raised_at import raised_at, traceback_of
 from attnfuzz.reference.dtypes import DType
 
 
@@ -55,3 +55,27 @@ def test_a_file_of_a_package_has_the_package_before_its_name(monkeypatch: pytest
     assert line_of(names_no_page).startswith(f"engine/layers/{Path(__file__).name}:")
     monkeypatch.setitem(globals(), "__name__", 5)
     assert line_of(names_no_page)
+
+
+def test_a_traceback_has_the_frames_from_the_backend_inwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "__name__", "mine")
+    with pytest.raises(json.JSONDecodeError) as caught:
+        in_the_standard_library()
+    first, *inner = traceback_of(caught.value).splitlines()[-4:]
+    line = in_the_standard_library.__code__.co_firstlineno + 1
+    assert first == f'  {Path(__file__).name}:{line}, in in_the_standard_library: json.loads("[")'
+    assert [each.partition(":")[0] for each in inner] == ["  __init__.py", "  json/decoder.py", "  json/decoder.py"]
+
+
+def test_a_traceback_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "__name__", "mine")
+
+    def deep(left: int) -> None:
+        deep(left - 1) if left else names_no_page()
+
+    with pytest.raises(KeyError) as caught:
+        deep(50)
+    lines = traceback_of(caught.value).splitlines()
+    assert len(lines) == 9
+    assert lines[0] == "  (45 frames before)"
+    assert "in names_no_page" in lines[-1]

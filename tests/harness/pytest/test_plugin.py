@@ -121,7 +121,7 @@ def test_a_fixed_backend_passes(pytester: pytest.Pytester) -> None:
 
 def with_bug(defective: str) -> list[str]:
     """Options that search a backend in which all cases fail in one way."""
-    return ["--attn-backend", f"{defective}:KERNEL_ERROR", "--attn-seed", "1", "--attn-examples", "40"]
+    return ["--attn-backend", f"{defective}:WRONG_ROW", "--attn-seed", "1", "--attn-examples", "40"]
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_without_a_home_a_bug_is_shown_and_nothing_is_left_in_the_folder(
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(
         [
-            "new: raises * (defective_backend.py:KERNEL_ERROR, decode)",
+            "new: *wrong * (defective_backend.py:WRONG_ROW, decode)",
             "attnfuzz replay *",
             "The same search: --attn-seed 1",
         ]
@@ -155,17 +155,18 @@ def test_a_campaign_reports_causes_keeps_its_home_and_knows_the_ledger(
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(
         [
-            "new: raises * (defective_backend.py:KERNEL_ERROR, decode)",
+            "new: *wrong * (defective_backend.py:WRONG_ROW, decode)",
             "attnfuzz replay home/findings/*",
             "Report: home/campaigns/*.html",
         ]
     )
     assert list(pytester.path.glob("home/findings/*/case.json"))
     ledger = pytester.path / "ledger.toml"
-    ledger.write_text(f'[[known]]\nbackend = "{defective}:KERNEL_ERROR"\nkind = "Raised"\nreason = "it is planted"')
+    known = f'[[known]]\nbackend = "{defective}:WRONG_ROW"\nreason = "it is planted"\nkind ='
+    ledger.write_text(f'{known} "OutputMismatch"\n{known} "EmptyRow"\n')
     ran = pytester.runpytest_inprocess(*options, "-rx", "--attn-ledger", str(ledger))
     ran.assert_outcomes(xfailed=1)
-    ran.stdout.fnmatch_lines(["XFAIL *known: raises *: it is planted*"])
+    ran.stdout.fnmatch_lines(["XFAIL *known: *wrong *: it is planted*"])
 
 
 def test_a_campaign_that_judged_nothing_has_not_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

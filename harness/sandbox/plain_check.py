@@ -1,0 +1,165 @@
+"""A check of a user's backend on plain cases, before it is fuzzed.
+
+A mistake in the function around a kernel fails nearly all of them, and would be reported as bugs of attention.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from attnfuzz.harness.backends.description import Rehearsed
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.calls.trace import Untraceable
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.describe import call_lines
+from attnfuzz.harness.verdict.failures import DEATHS, Kind, Observation
+from attnfuzz.harness.verdict.printable import in_a_line, printable
+from attnfuzz.harness.verdict.tiers import Tier
+from attnfuzz.harness.verdict.wording import count
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.user_error import UserError
+from attnfuzz.strategies.plain_cases import plain_cases
+
+SECONDS = 5.0
+"""Time from the first answer after which no further case begins: cases that hang or compile take long."""
+
+_NEARLY_ALL = 0.9
+
+_MOST_LINES = 12
+"""Lines of a message, for one screen."""
+
+_BASIC = (Kind.RAISED, Kind.UNEXPECTED_REJECTION, *sorted(DEATHS), Kind.UNWRITTEN)
+"""Kinds from which others follow, the most basic first: rows that were not written have wrong numbers."""
+
+
+class CannotCall(UserError):
+    """A backend that raises, writes nothing, or writes another shape in nearly all plain cases. The message says so."""
+
+
+class Symptom(NamedTuple):
+    """A way in which plain cases fail, the first of them, and its failure there."""
+
+    cases: tuple[Case, ...]
+    observation: Observation
+
+    @property
+    def is_of_the_call(self) -> bool:
+        """Whether it is a mistake in calling the kernel: wrong numbers and stray accesses may be the kernel's."""
+        found = self.observation
+        return found.kind in (Kind.RAISED, Kind.UNEXPECTED_REJECTION, Kind.UNWRITTEN) or (
+            found.kind in (Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH) and found.tier == Tier.T0
+        )
+
+
+class PlainCheck(NamedTuple):
+    """The plain cases of a backend that were judged, the symptoms of those that failed, and the calls of the first."""
+
+    backend: str
+    judged: tuple[Case, ...]
+    symptoms: tuple[Symptom, ...]
+    calls: str = ""
+
+    @property
+    def failed(self) -> int:
+        """The number of cases that failed."""
+        return sum(len(symptom.cases) for symptom in self.symptoms)
+
+    @property
+    def is_of_the_call(self) -> bool:
+        """Whether the backend can't be fuzzed, because nearly all cases fail by the way in which it is called."""
+        wrong = sum(len(symptom.cases) for symptom in self.symptoms if symptom.is_of_the_call)
+        return wrong > 0 and wrong >= _NEARLY_ALL * len(self.judged)
+
+    @property
+    def words(self) -> str:
+        """The result, with the most frequent symptom's message and the arguments of its first call, for one screen."""
+        name = in_a_line(self.backend)
+        if not self.judged:
+            return f"{name}: no plain case is supported, so nothing was checked."
+        if not self.symptoms:
+            return f"{name} passes {count(len(self.judged), 'plain case')}: {_range(self.judged)}."
+        return "\n".join(self._lines(name))
+
+    def _lines(self, name: str) -> Iterable[str]:
+        yield f"{name} fails {self.failed} of {count(len(self.judged), 'plain case')}."
+        for symptom in self.symptoms:
+            found = symptom.observation
+            where = f" at {found.place}" if found.place else ""
+            yield ""
+            yield f"{found.kind}{where} in {count(len(symptom.cases), 'case')} ({_range(symptom.cases)})"
+            yield from (f"  {line}" for line in printable(found.message).splitlines()[:_MOST_LINES])
+        if self.calls:
+            yield ""
+            yield self.calls
+
+
+def check(backend: str, runner: Runner) -> PlainCheck:
+    """Run the plain cases of a backend, most basic symptom first. Raises like `Runner.verdict`."""
+    judged: list[Case] = []
+    found: dict[tuple[Kind, str, str], Symptom] = {}
+    deadline = math.inf
+    for case in plain_cases(resolve(backend).capability, backend):
+        if time.monotonic() >= deadline:
+            break
+        verdict = runner.verdict(case)
+        deadline = min(deadline, time.monotonic() + SECONDS)
+        if verdict.unsupported is None:
+            judged.append(case)
+            if verdict.failures:
+                basic = min(verdict.failures, key=_rank)
+                key = basic.kind, basic.place, basic.exception
+                first = found.get(key, Symptom((), basic))
+                found[key] = first._replace(cases=(*first.cases, case))
+    symptoms = sorted(found.values(), key=lambda each: _rank(each.observation))
+    return PlainCheck(backend, tuple(judged), tuple(symptoms), _calls(symptoms, runner))
+
+
+def check_users(backends: Iterable[str], tell: Callable[[str], None]) -> None:
+    """Check those backends that come from a user's file. `tell` gets the words on those with failures.
+
+    Raises CannotCall for one that fails nearly all cases by the way in which it is called.
+    """
+    users = [name for name in backends if isinstance(resolve(name), Rehearsed)]
+    if not users:
+        return
+    with Runner(users, progress=tell) as runner:
+        for name in users:
+            result = check(name, runner)
+            if result.is_of_the_call:
+                again = f"Nothing was fuzzed. Once it is fixed, see whether it passes: attnfuzz check {name}"
+                raise CannotCall(f"{result.words}\n\n{in_a_line(again)}")
+            if result.symptoms:
+                tell(f"{in_a_line(name)} fails {result.failed} of {count(len(result.judged), 'plain case')}.")
+
+
+def _rank(found: Observation) -> int:
+    return _BASIC.index(found.kind) if found.kind in _BASIC else len(_BASIC)
+
+
+def _calls(symptoms: list[Symptom], runner: Runner) -> str:
+    """Return the arguments of the calls in the first case that fails, if they can be serialized."""
+    if not symptoms or symptoms[0].observation.kind in DEATHS:
+        return ""
+    with suppress(Untraceable):
+        _, calls = runner.trace(symptoms[0].cases[0])
+        if calls is not None:
+            return "\n".join(call_lines(calls))
+    return ""
+
+
+def _range(cases: Iterable[Case]) -> str:
+    """Return the modes, layouts and dtypes of cases."""
+    values = (
+        dict.fromkeys(step.mode.value for case in cases for step in case.steps),
+        dict.fromkeys(case.geometry.kv_layout.value for case in cases),
+        dict.fromkeys(_dtypes(case) for case in cases),
+    )
+    return "; ".join(", ".join(each) for each in values)
+
+
+def _dtypes(case: Case) -> str:
+    geometry = case.geometry
+    other = geometry.kv_dtype is not geometry.dtype
+    return f"{geometry.dtype} on {geometry.kv_dtype}" if other else str(geometry.dtype)

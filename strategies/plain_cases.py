@@ -1,0 +1,70 @@
+"""Plain cases of a backend: few requests without any feature, to see whether it can be called at all."""
+
+from collections.abc import Iterator
+from itertools import product
+
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case, Mode, Request, Scales, Step, Views
+from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.rope import Rope
+from attnfuzz.strategies.supported import dtype_pairs, head_dims, latents
+
+MOST = 20
+
+_LENGTHS = ((1, 5), (2, 3))
+"""Pairs (q_len, kv_len) of the requests of a step without a query stride."""
+
+
+def plain_cases(can: Capability, backend: str) -> tuple[Case, ...]:
+    """Return up to MOST plain cases that `can` covers, over its modes, its layouts and its dtypes.
+
+    Their outputs hold sentinels, so that rows which were never written show.
+    """
+    combinations = product(geometries(can), can.modes)
+    covered = [case for each in combinations if can.can_run(case := _case(can, backend, *each))]
+    # Evenly, so that each value of each feature occurs.
+    share = max(1.0, len(covered) / MOST)
+    return tuple(covered[int(index * share)] for index in range(min(MOST, len(covered))))
+
+
+def _case(can: Capability, backend: str, geometry: Geometry, mode: Mode) -> Case:
+    rope = None
+    if can.rotary:
+        rope = Rope(share=can.rotary[0], pairing=can.pairings[0], scaling=can.rope_scalings[0])
+    return Case(
+        backend=backend,
+        geometry=geometry,
+        steps=(_step(mode),),
+        padded_slot=can.padded_slots[0],
+        rope=rope,
+        scales=Scales(granularity=can.granularities[0], blocks=can.block_scales[0]),
+        views=Views(query=can.query_views[0], kv=can.kv_views[0]),
+    )
+
+
+def geometries(can: Capability) -> Iterator[Geometry]:
+    """Yield a small geometry for each combination of layout and dtypes, or for each bucket."""
+    if can.buckets:
+        yield from (bucket.simplest for bucket in can.buckets)
+        return
+    dims, latent = head_dims(can), latents(can)[0]
+    for layout, (dtype, kv_dtype) in product(can.layouts, dict.fromkeys(dtype_pairs(can))):
+        yield Geometry(
+            q_heads=2,
+            kv_heads=1,
+            head_dim_qk=dims[0] if latent is None else latent.rank + latent.rope,
+            head_dim_vo=dims[0] if latent is None else latent.rank,
+            page_size=min(can.page_sizes),
+            dtype=dtype,
+            kv_dtype=kv_dtype,
+            kv_layout=layout,
+            latent=latent,
+        )
+
+
+def _step(mode: Mode) -> Step:
+    stride = 0 if not mode.speculative else 1 if mode is Mode.DECODE else 2
+    lengths = [(stride, kv_len) for _, kv_len in _LENGTHS] if mode.uniform else _LENGTHS
+    requests = tuple(Request(slot=slot, q_len=q_len, kv_len=kv_len) for slot, (q_len, kv_len) in enumerate(lengths))
+    tokens = sum(each.q_len for each in requests)
+    return Step(mode=mode, requests=requests, padded_tokens=tokens, tokens_per_request=stride)

@@ -1,0 +1,130 @@
+"""A user's backend is tried on plain cases, and a mistake in calling the kernel is said to be one.
+
+Files of users are imported by processes that may die.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness_cases import decode_case
+
+from attnfuzz.harness.sandbox import plain_check
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.sandbox.plain_check import CannotCall, PlainCheck, Symptom, check, check_users
+from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.tiers import Tier
+
+FILE = """
+import torch
+from attnfuzz import Contract, FunctionBackend
+from attnfuzz.reference.contract import LseBase
+
+def attention(query, k_cache, v_cache, block_tables, seq_lens, cum_seq_lens_q, scale, **_):
+    out = torch.zeros(*query.shape[:2], v_cache.shape[-1], dtype=query.dtype)
+    for b, kv_len in enumerate(seq_lens.tolist()):
+        rows = slice(*cum_seq_lens_q[b : b + 2].tolist())
+        pages = block_tables[b, : -(-kv_len // k_cache.shape[1])]
+        group = query.shape[1] // k_cache.shape[2]
+        k, v = (c[pages].flatten(0, 1)[:kv_len].float().repeat_interleave(group, 1) for c in (k_cache, v_cache))
+        logits = torch.einsum("qhd,khd->hqk", query[rows].float(), k) * scale
+        seen = torch.ones_like(logits, dtype=torch.bool).tril(kv_len - logits.shape[1])
+        weights = logits.masked_fill(~seen, -torch.inf).softmax(-1).masked_fill(~seen, 0)
+        out[rows] = torch.einsum("hqk,khd->qhd", weights, v).to(out.dtype)
+    return out
+
+def right(*, out, **given):
+    return out.copy_(attention(**given))
+
+def returns(*, out, **given):
+    return attention(**given)
+
+def writes_no_lse(*, out, lse, **given):
+    out.copy_(attention(**given))
+
+def raises(*, out, query, k_cache, **_):
+    out.copy_(query @ k_cache)
+
+def never_called(*, out, keys): ...
+
+def arranges(*, k_cache, **_):
+    return {"keys": k_cache[99_999]}
+
+def wrong(*, out, scale, **given):
+    out.copy_(attention(scale=2 * scale, **given))
+
+RIGHT, RETURNS, RAISES, WRONG = map(FunctionBackend, (right, returns, raises, wrong))
+LSE = FunctionBackend(writes_no_lse, contract=Contract(lse=LseBase.E))
+ARRANGED = FunctionBackend(never_called, arrange=arranges)
+"""
+
+Named = Callable[[str], str]
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Named:
+    """Return the name of a backend of FILE."""
+    path = tmp_path / "mine.py"
+    path.write_text(FILE)
+    return lambda name: f"{path}:{name}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "kind", "place", "words"),
+    [
+        ("RETURNS", Kind.UNWRITTEN, "out", "returns returned a tensor [2, 2, 8], torch.bfloat16, which is ignored"),
+        ("LSE", Kind.UNWRITTEN, "lse", "lse of request 0"),
+        ("RAISES", Kind.RAISED, "RuntimeError", "in raises: out.copy_(query @ k_cache)"),
+        ("ARRANGED", Kind.RAISED, "IndexError", 'in arranges: return {"keys": k_cache[99_999]}'),
+    ],
+)
+def test_a_mistake_in_calling_the_kernel_keeps_a_campaign_from_starting(
+    named: Named, name: str, kind: Kind, place: str, words: str
+) -> None:
+    with Runner([named(name)]) as runner:
+        found = check(named(name), runner)
+    symptom = found.symptoms[0]
+    assert (symptom.observation.kind, symptom.observation.place) == (kind, place)
+    assert found.failed == len(found.judged) > 1
+    with pytest.raises(CannotCall) as refused:
+        check_users([named(name)], print)
+    message = str(refused.value)
+    assert words in message
+    assert f"attnfuzz check {named(name)}" in message
+    # A function that arranges its arguments has made no call.
+    assert ("query [2, 2, 8]" in message) is (name != "ARRANGED")
+
+
+@pytest.mark.slow
+def test_wrong_numbers_may_be_the_kernels_and_are_fuzzed(named: Named, capsys: pytest.CaptureFixture[str]) -> None:
+    check_users([named("RIGHT"), named("WRONG"), "torch_sdpa"], print)
+    assert capsys.readouterr().out == f"{named('WRONG')} fails 18 of 18 plain cases.\n"
+
+
+def observed(kind: Kind, tier: str = "", place: str = "out") -> Symptom:
+    return Symptom((decode_case("mine"),), Observation(kind=kind, place=place, message="wrong", tier=tier))
+
+
+@pytest.mark.parametrize(
+    ("symptoms", "refused"),
+    [
+        ((), False),
+        ((observed(Kind.RAISED),), True),
+        ((observed(Kind.OUTPUT_MISMATCH, Tier.T0),), True),
+        ((observed(Kind.OUTPUT_MISMATCH, Tier.T1),), False),
+        ((observed(Kind.ILLEGAL_ACCESS),), False),
+    ],
+)
+def test_a_backend_is_refused_for_symptoms_of_its_call_alone(symptoms: tuple[Symptom, ...], *, refused: bool) -> None:
+    assert PlainCheck("mine", (decode_case("mine"),), symptoms).is_of_the_call is refused
+
+
+def test_a_failure_in_few_cases_is_fuzzed() -> None:
+    assert not PlainCheck("mine", (decode_case("mine"),) * 2, (observed(Kind.RAISED),)).is_of_the_call
+
+
+def test_cases_that_take_long_are_not_all_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_check, "SECONDS", 0.0)
+    with Runner(["torch_sdpa"]) as runner:
+        assert len(check("torch_sdpa", runner).judged) == 1

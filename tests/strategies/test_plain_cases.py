@@ -1,0 +1,31 @@
+"""Plain cases cover what a backend is asked to run at least, and nothing more."""
+
+import pytest
+
+from attnfuzz.harness.backends.registry import builtin
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Mode, Outputs
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.strategies.plain_cases import MOST, plain_cases
+
+
+def test_each_mode_layout_and_dtype_of_a_function_occurs() -> None:
+    can = Capability(layouts=tuple(KvLayout))
+    cases = plain_cases(can, "mine")
+    assert len(cases) == MOST
+    assert {case.steps[0].mode for case in cases} == set(Mode.of_kernels())
+    assert {case.geometry.kv_layout for case in cases} == set(KvLayout)
+    assert {case.geometry.dtype for case in cases} == {DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16}
+
+
+def test_rows_that_were_never_written_show() -> None:
+    assert {case.outputs for case in plain_cases(Capability(), "mine")} == {Outputs.POISONED}
+
+
+@pytest.mark.parametrize("name", sorted(builtin()))
+def test_a_built_in_backend_has_plain_cases_that_it_supports(name: str) -> None:
+    can = builtin()[name].capability
+    cases = plain_cases(can, name)
+    assert cases
+    assert all(can.can_run(case) for case in cases)
