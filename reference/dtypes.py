@@ -8,6 +8,7 @@ import torch
 class DType(StrEnum):
     """An element type by torch's name, so that a case file reads like torch code."""
 
+    FLOAT64 = "float64"
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"

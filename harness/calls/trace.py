@@ -48,10 +48,13 @@ class Untraceable(ValueError):
 class TraceLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a trace: new buffers, and the call or answer that uses them, or the obstacle to it.
 
-    `step` is the number of its record. A line that says `raised` tells that the call before it has raised an exception.
+    `step` is the number of its record, `index` that of its step, in the case's first run or in the `related` one.
+    A line that says `raised` tells that the call before it has raised an exception.
     """
 
     step: int
+    index: int
+    related: bool = False
     mode: str
     buffers: tuple[Buffer, ...] = ()
     call: Call | None = None
@@ -67,18 +70,30 @@ class FileTracer:
     def __init__(self, file: TextIO, memory: PlacedMemory, outputs: Outputs) -> None:
         self._file, self._memory = file, memory
         self._output_pattern = poison.sentinel if outputs is Outputs.POISONED else poison.stale
-        self._step, self._mode = -1, ""
+        self._step, self._index, self._mode = -1, -1, ""
+        self._related = self._ended = False
         self._names: dict[int, str] = {}
         self._known: dict[int, bytes] = {}
         self._taken: set[str] = set()
         self._fresh: list[Buffer] = []
         self._objects, self._made = NamedObjects(), ""
 
-    def begin_step(self, index: int, mode: str) -> None:
-        """Start a new record for a step, even if an earlier run had a step of this index, or go on with the last."""
-        del index
-        self._mode = mode
-        if self._objects.alive():
+    def begin_step(self, index: int, mode: str, *, related: bool = False) -> None:
+        """Start a new record for a step of a case or of its related case, or go on with the last one."""
+        other_run = related is not self._related
+        self._index, self._mode, self._related = index, mode, related
+        self._begin_record(anyway=other_run)
+
+    def begin_again(self) -> None:
+        """Start the step's record again, as its calls so far were rejected."""
+        self._begin_record(anyway=False)
+
+    def end(self) -> None:
+        """Ignore everything from now on: the calls so far are those that failed."""
+        self._ended = True
+
+    def _begin_record(self, *, anyway: bool) -> None:
+        if self._objects.alive() and not anyway:
             return
         self._step += 1
         for each in (self._names, self._known, self._taken, self._fresh, self._objects):
@@ -159,6 +174,9 @@ class FileTracer:
             lse = None if output.lse is None else self._view(output.lse)
             results = [view for view in (out, lse) if view is not None]
             fresh = {buffer.name for buffer in self._fresh}
+            if lse is not None and lse.buffer in fresh:
+                # The backend computed it from what its calls returned.
+                lse, results = None, [out]
             if any(view.buffer in fresh or view.dtype is not None for view in results):
                 # No call has used it.
                 return
@@ -218,7 +236,7 @@ class FileTracer:
                         f"most of {allocation.name} has no memory, and code outside of kernels changed it"
                     )
                 name = self._names[allocation.address]
-                writes.append(_changed(name, DType(allocation.dtype), known, content))
+                writes.append(_changed(name, _dtype_named(allocation.dtype), known, content))
                 self._known[allocation.address] = content
         return tuple(writes)
 
@@ -231,8 +249,12 @@ class FileTracer:
         *,
         raised: bool = False,
     ) -> None:
+        if self._ended:
+            return
         line = TraceLine(
             step=self._step,
+            index=self._index,
+            related=self._related,
             mode=self._mode,
             buffers=tuple(self._fresh),
             call=call,
@@ -274,7 +296,7 @@ class FileTracer:
             raise Untraceable(str(error)) from error
         if allocation.address not in self._names:
             hole = tuple(at // allocation.itemsize for at in allocation.hole) if any(allocation.hole) else None
-            name = self._fresh_buffer(allocation.name, DType(allocation.dtype), content, hole)
+            name = self._fresh_buffer(allocation.name, _dtype_named(allocation.dtype), content, hole)
             self._names[allocation.address] = name
             self._known[allocation.address] = content
         dtype = _dtype(tensor)
@@ -336,9 +358,9 @@ def literal_buffer(name: str, dtype: DType, content: bytes, offset: int = 0) -> 
 
 
 def assemble(path: Path, case: Case, step: int | None = None, *, holes: bool = False) -> CallCase | None:
-    """Read the calls of the last step in a trace, or of the step at index `step`; None if nothing was launched.
+    """Read the calls of the last step in a trace, or of the first run's step at index `step`; None if there are none.
 
-    Steps are counted over all runs of the case: those of a related run follow those of the first.
+    A record that goes on after that step is cut there.
 
     Raises:
         Untraceable: one of them can't be serialized, or uses memory with a hole without `holes`, as in cases to run.
@@ -347,11 +369,12 @@ def assemble(path: Path, case: Case, step: int | None = None, *, holes: bool = F
     # A killed worker may leave a partial line.
     *whole, _ = path.read_text().split("\n")
     lines = [msgspec.json.decode(text, type=TraceLine) for text in whole]
+    if step is not None:
+        of_step = [n for n, line in enumerate(lines) if line.index == step and not line.related]
+        lines = lines[: of_step[-1] + 1] if of_step else []
     if not lines:
         return None
-    last = [line for line in lines if line.step == (lines[-1].step if step is None else step)]
-    if not last:
-        return None
+    last = [line for line in lines if line.step == lines[-1].step]
     for line in last:
         if line.obstacle is not None:
             raise Untraceable(line.obstacle)
@@ -419,10 +442,14 @@ def _dtype(tensor: torch.Tensor) -> DType:
 
 
 def _dtype_of(dtype: torch.dtype) -> DType:
+    return _dtype_named(str(dtype).removeprefix("torch."))
+
+
+def _dtype_named(name: str) -> DType:
     try:
-        return DType.of(dtype)
+        return DType(name)
     except ValueError:
-        raise Untraceable(f"a tensor of {dtype}") from None
+        raise Untraceable(f"a tensor of torch.{name}") from None
 
 
 def with_content(buffer: Buffer, content: torch.Tensor, offset: int = 0) -> Buffer:

@@ -86,7 +86,8 @@ class Exporter:
             related = runs_of(self._case, seen, self._first, calls)
         if seen is not None and seen.kind is Kind.CONTRACT_BROKEN:
             raise CannotExport("its kernels give the right answer: it is the call that breaks its contract")
-        if seen is not None and seen.kind in _JUDGED_BY_ANSWER and calls.answer is None and not calls.written:
+        unanswered = calls.answer is None or (seen is not None and seen.place == "lse" and calls.answer.lse is None)
+        if seen is not None and seen.kind in _JUDGED_BY_ANSWER and unanswered and not calls.written:
             raise CannotExport(
                 f"{calls.backend} changes its kernels' results: their calls alone don't show the failure"
             )

@@ -82,7 +82,11 @@ class ScriptContents:
         values, counts = _runs(content, buffer.dtype)
         if not dtype.is_floating_point and content.numel() <= MOST_NUMBERS and content.numel() <= 8 * len(counts):
             return repr([int(value) for value in content.tolist()])
-        if len(counts) <= MOST_RUNS:
+        # A script's numbers become fp32 first.
+        narrow = buffer.dtype is not DType.FLOAT64 or torch.equal(
+            values.nan_to_num(), values.nan_to_num().float().double()
+        )
+        if len(counts) <= MOST_RUNS and narrow:
             runs = zip(counts.tolist(), values.tolist(), strict=True)
             return f"filled({', '.join(f'({count}, {value!r})' for count, value in runs)})"
         self.packed[key] = pack(ctypes.string_at(content.data_ptr(), content.nbytes))

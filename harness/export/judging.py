@@ -6,14 +6,12 @@ import torch
 
 from attnfuzz.harness.export.body import ScriptContents
 from attnfuzz.harness.export.limits import LimitForm, ScriptLimits, limits_of
-from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.failures import DAMAGES, Kind, Observation
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.contract import LseBase
 from attnfuzz.reference.noise import ROUNDOFF, SMALLEST_STEP
-
-_WITHOUT_JUDGING = frozenset({Kind.CANARY_OVERWRITTEN, Kind.INPUT_MUTATED})
 
 
 class _Rendered(NamedTuple):
@@ -40,7 +38,7 @@ def judging_of(
     """
     assert calls.answer is not None
     contract = backend.contract
-    if seen is not None and seen.kind in _WITHOUT_JUDGING:
+    if seen is not None and seen.kind in DAMAGES:
         limits: list[_Rendered] = []
     elif tolerated is not None and (seen is None or seen.tier != Tier.T0):
         limits = [_Rendered(LimitForm.BOUND, "out"), _Rendered(LimitForm.BOUND, "lse")]

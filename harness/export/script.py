@@ -16,7 +16,7 @@ from attnfuzz.harness.export.runs import Runs
 from attnfuzz.harness.export.target import Target, flashinfer_parts, native_parts
 from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.memory.poison import poison
-from attnfuzz.harness.verdict.failures import DEATHS, Observation
+from attnfuzz.harness.verdict.failures import DAMAGES, DEATHS, Observation
 from attnfuzz.harness.verdict.recurrence import MOST_SECONDS, Recurrence, Rerun
 from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.calls import REPLAY, CallCase, View, named_views
@@ -91,6 +91,8 @@ def render_script(
         guard=calls.guard.value,
         # A process that dies can't check its results.
         checked=not deadly and first is None,
+        # A call may raise an exception after that.
+        damages=seen is not None and seen.kind in DAMAGES,
         related=first is not None,
         judged=calls.answer is not None and first is None,
         cached=bool(calls.written),

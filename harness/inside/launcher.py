@@ -41,8 +41,16 @@ class Launched(NamedTuple):
 class Tracer(Protocol):
     """Traces every launch, before and after."""
 
-    def begin_step(self, index: int, mode: str) -> None:
-        """Note that a step begins."""
+    def begin_step(self, index: int, mode: str, *, related: bool = False) -> None:
+        """Note that a step of a case begins, or of its `related` case."""
+        ...
+
+    def begin_again(self) -> None:
+        """Note that the step begins again, after a call was rejected."""
+        ...
+
+    def end(self) -> None:
+        """Note that the calls so far have failed: no others matter."""
         ...
 
     def launch(self, op: Op, arguments: dict[str, Any]) -> None:
@@ -216,12 +224,14 @@ class JournalingLauncher:
         if self.launched is not None:
             self.launched = []
         if self._tracer is not None:
-            self._tracer.begin_step(index, mode)
+            self._tracer.begin_step(index, mode, related=bool(self.run))
 
     def make_again(self) -> None:
-        """Begin the step's trace again."""
-        if self._tracer is not None:
-            self._tracer.begin_step(self._step, self._mode)
+        """Begin the step's trace again, unless the calls so far have failed."""
+        if self._tracer is not None and self.observations:
+            self._tracer.end()
+        elif self._tracer is not None:
+            self._tracer.begin_again()
 
     def launch(self, op: Op, /, **arguments: Any) -> Any:
         """Call `op`, or record it while a graph captures.

@@ -13,7 +13,7 @@ from attnfuzz.harness.triage.differences import Difference
 from attnfuzz.harness.triage.evidence import BETWEEN, BrokenDuty, CallEvidence
 from attnfuzz.harness.triage.result import VariantOutcome
 from attnfuzz.harness.verdict.blame import Blame
-from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation
+from attnfuzz.harness.verdict.failures import DAMAGES, DEATHS, Kind, Observation
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.interface.backend import called_as_documented
 from attnfuzz.kernels.meaning.known import entry_points
@@ -24,7 +24,7 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
 from attnfuzz.reference.edges import EdgeRule, edges_of
 
-_OF_MEMORY = FAULTS | {Kind.HANG, Kind.WORKER_DIED, Kind.CANARY_OVERWRITTEN, Kind.INPUT_MUTATED}
+_OF_MEMORY = DEATHS | DAMAGES
 """Failures that need no reference: no legal call may end in them."""
 
 _OF_EXCEPTIONS = frozenset({Kind.RAISED, Kind.UNEXPECTED_REJECTION})

@@ -48,6 +48,9 @@ FAULTS = frozenset({Kind.ILLEGAL_ACCESS, Kind.MISALIGNED})
 DEATHS = FAULTS | {Kind.HANG, Kind.WORKER_DIED}
 """Kinds of failures that end the worker."""
 
+DAMAGES = frozenset({Kind.CANARY_OVERWRITTEN, Kind.INPUT_MUTATED})
+"""Kinds of failures of memory that no kernel may write."""
+
 
 class RowAddress(msgspec.Struct, frozen=True):
     """A row of an output: the index of the request in its step, of the token in the request, and of the query head."""

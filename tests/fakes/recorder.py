@@ -22,8 +22,14 @@ class Recorder:
 
     launches: list[Launched] = field(default_factory=list)
 
-    def begin_step(self, index: int, mode: str) -> None:
+    def begin_step(self, index: int, mode: str, *, related: bool = False) -> None:
         """Steps are not distinguished."""
+
+    def begin_again(self) -> None:
+        """Rejected launches are kept."""
+
+    def end(self) -> None:
+        """Those that follow failed ones are kept, too."""
 
     def launch(self, op: Op, arguments: dict[str, Any]) -> None:
         """Keep one, unless it makes or changes an object."""

@@ -31,7 +31,7 @@ class Inspector(Recorder):
     breaches: tuple[Breach, ...] = ()
     mode: str = ""
 
-    def begin_step(self, index: int, mode: str) -> None:
+    def begin_step(self, index: int, mode: str, *, related: bool = False) -> None:
         self.mode = mode
 
     def launch(self, op: Op, arguments: dict[str, Any]) -> None:
