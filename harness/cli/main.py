@@ -70,6 +70,7 @@ for command in (
     releases.sweep,
     serving.serve,
     homes.findings,
+    homes.ledger,
     homes.corpus,
     power.bugs,
     power.defects,

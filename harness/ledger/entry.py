@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import origin
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.harness.verdict.fingerprint import Fingerprint, features
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Mode
-from attnfuzz.reference.edges import edges_of
+from attnfuzz.reference.features import TABLE
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,7 +69,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         agrees = all(own is None or own == its for own, its in wanted)
         if not agrees or (self.kinds and fingerprint.kind not in self.kinds):
             return False
-        return {*features(case), *case.arguments, *case.life, *edges_of(case)}.issuperset(self.features)
+        return not self.features or TABLE.words_of(case) >= TABLE.current(self.features)
 
     def is_about(self, backend: str) -> bool:
         """Return whether it is about this backend, or about the one that a source tree comes from."""

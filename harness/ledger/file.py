@@ -16,20 +16,15 @@ import msgspec
 from attnfuzz.harness.backends.registry import similar, why_unknown
 from attnfuzz.harness.ledger.entry import Entry, reason_of
 from attnfuzz.harness.verdict.failures import FAULTS, Kind
-from attnfuzz.harness.verdict.fingerprint import FEATURES, Fingerprint
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.wording import count
-from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
 from attnfuzz.reference.case import Case, Mode
-from attnfuzz.reference.edges import Edge
+from attnfuzz.reference.features import TABLE
 from attnfuzz.reference.foreign import read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase, validate_backend_name
 
 DEFAULT_NAME = "attnfuzz-ledger.toml"
-
-WORDS = (*FEATURES, *(each.value for each in (*ArgumentForm, *EarlierUse, *Edge)))
-"""The features that an entry may name."""
-
 
 _MOST_NAMED = 5
 _LONGEST_NAME = 80
@@ -113,7 +108,7 @@ def _entries(content: dict[str, Any]) -> tuple[list[Entry], list[str]]:
                 **{name: getattr(entry, name) for name in ("mode", "kernel", "place", "finding")},
                 backend=tuple(sorted(set(entry.backends))),
                 kind=tuple(sorted(set(entry.kinds))) or None,
-                features=tuple(sorted(set(entry.features))),
+                features=tuple(sorted(TABLE.current(entry.features))),
                 reason="",
             )
             first = numbers.setdefault(bare, number)
@@ -167,7 +162,7 @@ def _wrong_item(name: str, value: object, kind: Any) -> Iterable[str]:
     elif name == "backend":
         yield from _wrong_backend(str(converted))
     elif name == "features":
-        yield from (_unknown("feature", word, WORDS) for word in converted if word not in WORDS)
+        yield from (_unknown_feature(word) for word in converted if word not in {*TABLE.words, *TABLE.former})
     elif name == "issue" and not str(converted).startswith(("https://", "http://")):
         yield f"issue: {converted!r} is not a URL"
 
@@ -184,6 +179,14 @@ def _unknown(noun: str, word: str, known: Iterable[str]) -> str:
     hint = f"did you mean {close[0]!r}?" if close else f"give one of {', '.join(known)}"
     return f"unknown {noun} {word!r}: {hint}"
 
+
+def _unknown_feature(word: str) -> str:
+    close = difflib.get_close_matches(word, (*TABLE.words, *TABLE.former), n=1)
+    hint = f"did you mean {TABLE.former.get(close[0], close[0])!r}?" if close else f"the words are in {_WORDS}"
+    return f"unknown feature {word!r}: {hint}"
+
+
+_WORDS = "docs/reference/features.md"
 
 _REQUIRED = {
     "backend": "name the backend that fails",

@@ -12,7 +12,6 @@ no variant to run, or the backend refuses all of them.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -21,9 +20,8 @@ from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.edits.cuts import possible
 from attnfuzz.reference.features import TABLE
-from attnfuzz.reference.features.calls import FORMS, LIFE
+from attnfuzz.reference.features.calls import FORMS, LIVES
 from attnfuzz.reference.features.row import Feature
-from attnfuzz.strategies.coverage import features_of
 
 FRESH_SEEDS = 2
 """Number of value seeds for rerunning a passing variant, since an error near its bound may pass by chance."""
@@ -38,10 +36,7 @@ class Ablation(NamedTuple):
 
 def features_in(case: Case) -> frozenset[Feature]:
     """Return the features that a case has."""
-    shown = features_of(case)
-    return frozenset(
-        feature for feature in FEATURES.values() if not shown.isdisjoint(feature.shown_by) or feature.present(case)
-    )
+    return TABLE.features_in(case)
 
 
 def ablations(
@@ -105,7 +100,7 @@ def _variants(case: Case, feature: Feature, allowed: Callable[[Case], bool]) -> 
             yield variant
 
 
-FEATURES: Mapping[str, Feature] = MappingProxyType({each.name: each for row in TABLE for each in row.removables})
+FEATURES: Mapping[str, Feature] = TABLE.features
 """All features by name."""
 
 SHAPE: frozenset[Feature] = frozenset(each for each in FEATURES.values() if each.counts)
@@ -123,7 +118,7 @@ UNUSUAL: frozenset[Feature] = CLUES - CONTENTS - {FEATURES["16 bits"]}
 TENSOR_FORMS: frozenset[Feature] = frozenset(FEATURES[form.value] for form in ArgumentForm if form.of_tensor)
 """Forms of tensors. A kernel that misreads one may fail in any way."""
 
-ARGUMENTS: frozenset[Feature] = frozenset(each for row in (*FORMS, LIFE) for each in row.removables) | frozenset(
+ARGUMENTS: frozenset[Feature] = frozenset(each for row in (*FORMS, *LIVES) for each in row.removables) | frozenset(
     FEATURES[f"{factor} scale of 0 or below"] for factor in ("softmax", "K", "V")
 )
 """Forms, edges and earlier uses of arguments, which are the same in all backends that take the argument."""

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 
 from attnfuzz.reference.case import Case, Launch, Mode
+from attnfuzz.reference.edges import Edge
 from attnfuzz.reference.edits import removals
 from attnfuzz.reference.features.classes import ACCEPTED, BATCHES, DRAFTS, KEYS, KV_LENGTHS, QUERIES
 from attnfuzz.reference.features.moments import Moment, of_steps
-from attnfuzz.reference.features.row import Axis, but, classed, of_case, only, removable, single, size
+from attnfuzz.reference.features.row import Axis, but, classed, grouped, of_case, only, removable, single, size
 
 TILE = 64
 """Number of keys that many kernels load at a time."""
@@ -123,37 +124,56 @@ def _full(case: Case) -> bool:
     return any(kv_len and kv_len % case.geometry.page_size == 0 for kv_len in _lengths(case))
 
 
-BATCH = (
+STEPS = grouped(
+    "steps",
     of_case(
         single("steps", ("one", "several of one mode", "several modes"), _steps),
         "steps",
         removable("several steps", but("one"), removals.one_step),
+        filed={"several steps": but("one")},
     ),
     of_case(
         single("idle step", ("none", "no rows", "padding alone", "replayed"), _idle),
         "steps",
         removable("idle step", but("none"), removals.no_idle_steps),
+        formerly={Edge.IDLE: "idle step"},
     ),
-    of_steps(single("mode", Mode, lambda moment: moment.step.mode), "steps.mode"),
+    of_steps(
+        single("mode", Mode, lambda moment: moment.step.mode),
+        "steps.mode",
+        formerly={mode: f"mode={mode}" for mode in Mode},
+    ),
     of_steps(
         Axis("launch", ("eager", "first replay", "replayed again", "captured late"), _launch),
         "steps.launch",
         removable("replay", but("eager"), removals.no_graphs),
+        # A capture is a step, and consists of padding.
+        filed=dict.fromkeys(("several steps", "replayed", "padded"), but("eager")),
+        formerly={"replayed": "replay"},
     ),
     of_steps(
         single("padding", ("none", "tokens", "fewer requests than real", "as many requests, or more"), _padding),
         "steps.padded_tokens",
         removable("padding", but("none"), removals.no_padding, also="idle step=padding alone"),
+        filed={"padded": but("none")},
+        formerly={"padded": "padding"},
     ),
+)
+
+REQUESTS = grouped(
+    "requests",
     of_steps(
         classed("batch", BATCHES, lambda moment: len(moment.step.requests)),
         "steps.requests",
         size("several requests", but("1"), removals.one_request),
+        filed={"several requests": but("1")},
     ),
     of_steps(
         single("without keys", ("none", "some", "all"), _without_keys),
         "steps.requests.kv_len",
         removable("empty KV", but("none"), removals.no_empty_kv),
+        filed={"empty kv": but("none")},
+        formerly={"empty kv": "empty KV"},
     ),
     of_steps(
         Axis("kv len", KV_LENGTHS.names, _kv_len),
@@ -177,12 +197,16 @@ BATCH = (
         Axis("prefix", ("yes", "none", "fewer keys than queries"), _prefix, total=False),
         "steps.requests.kv_len",
         removable("fewer keys than queries", only("fewer keys than queries"), removals.no_short_kv),
+        filed={"kv < q": only("fewer keys than queries")},
+        formerly={"kv < q": "fewer keys than queries"},
     ),
     of_steps(
         Axis("q lens", (_UNIFORM, "ragged", "an idle request"), _q_lens),
         "steps.requests.q_len",
         removable("ragged queries", only("ragged"), removals.equal_q_lens),
         removable("idle request", only("an idle request"), removals.no_idle_requests),
+        filed={"ragged": only("ragged", "an idle request"), "idle request": only("an idle request")},
+        formerly={"ragged": "ragged queries"},
     ),
     of_steps(
         classed("longest q", QUERIES, lambda moment: max(q_len for q_len, _ in moment.asking)),

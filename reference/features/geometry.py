@@ -14,7 +14,7 @@ from attnfuzz.reference.features.classes import (
     VALUE_DIMS,
 )
 from attnfuzz.reference.features.moments import Moment, of_steps
-from attnfuzz.reference.features.row import but, classed, flag, of_case, only, removable, single, size
+from attnfuzz.reference.features.row import but, classed, flag, grouped, of_case, only, removable, single, size
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.masks import applies
 
@@ -33,7 +33,8 @@ def _value_dim(case: Case) -> str:
     return VALUE_DIMS.of(case.geometry.head_dim_qk, case.geometry.head_dim_vo)
 
 
-GEOMETRY = (
+GEOMETRY = grouped(
+    "geometry",
     of_case(
         classed("KV heads", KV_HEADS, lambda case: case.geometry.kv_heads),
         "geometry.kv_heads",
@@ -70,6 +71,8 @@ GEOMETRY = (
         classed("KV dtype", KV_DTYPES, lambda case: case.geometry.kv_dtype),
         "geometry.kv_dtype",
         removable("fp8 KV", but("that of the queries"), removals.no_fp8),
+        filed={"fp8 kv": only("float8_e4m3")},
+        formerly={"fp8 kv": "KV dtype=float8_e4m3"},
     ),
     of_case(
         single("layout", KvLayout, lambda case: case.geometry.kv_layout),
@@ -80,11 +83,13 @@ GEOMETRY = (
         flag("sinks", lambda case: case.geometry.sinks),
         "geometry.sinks",
         removable("sinks", but("none"), removals.no_sinks),
+        filed={"sinks": but("none")},
     ),
     of_case(
         flag("soft cap", lambda case: case.geometry.soft_cap > 0),
         "geometry.soft_cap",
         removable("soft cap", but("none"), geometry_with(soft_cap=0.0)),
+        filed={"soft cap": but("none")},
     ),
 )
 
@@ -102,13 +107,22 @@ def _mask(moment: Moment) -> str:
     return moment.case.mask if applies(moment.case, moment.step) else Mask.CAUSAL
 
 
-SEEN_KEYS = (
+_FORMER_MASKS = {
+    "full mask": Mask.FULL,
+    "tree": Mask.TREE,
+    "custom mask": Mask.CUSTOM,
+    "mask with empty rows": Mask.EMPTY_ROWS,
+}
+
+SEEN_KEYS = grouped(
+    "visible keys",
     of_steps(
         single("window", ("none", "a query's own key", "cuts keys off", "longer than all keys"), _window),
         "geometry.window_left",
         removable("window", but("none"), removals.without_window),
         removable("keys outside of the window", only("cuts keys off"), removals.no_window),
         removable("window of one key", only("a query's own key"), removals.wider_window),
+        filed={"window": but("none")},
     ),
     of_steps(
         single("mask", Mask, _mask),
@@ -116,5 +130,7 @@ SEEN_KEYS = (
         removable("mask", but(Mask.CAUSAL), case_with(mask=Mask.CAUSAL)),
         removable("mask with holes", but(Mask.CAUSAL, Mask.FULL), case_with(mask=Mask.FULL)),
         removable("rows that a mask hides all keys from", only(Mask.EMPTY_ROWS), case_with(mask=Mask.CUSTOM)),
+        filed={word: only(mask) for word, mask in _FORMER_MASKS.items()},
+        formerly={word: f"mask={mask}" for word, mask in _FORMER_MASKS.items()},
     ),
 )

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from attnfuzz.reference.case import Case, Launch, Mode, Step
-from attnfuzz.reference.features.row import Axis, FeatureRow, Removable
+from attnfuzz.reference.features.row import Axis, FeatureRow, Removable, of_case
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,6 @@ def moments_of(case: Case) -> Iterator[Moment]:
             prefixes[request.slot] = request.kv_len - request.q_len
 
 
-def of_steps(axis: Axis[Moment], fields: str, *removables: Removable) -> FeatureRow[Moment]:
-    """Return the row of a feature of each step that runs. `fields` are separated by spaces."""
-    made = tuple(make(axis) for make in removables)
-    return FeatureRow(axis=axis, of_steps=True, fields=tuple(fields.split()), removables=made)
+def of_steps(axis: Axis[Moment], fields: str, *removables: Removable, **others: Any) -> FeatureRow[Moment]:
+    """Return the row of a feature of each step that runs. The arguments are those of `of_case`."""
+    return of_case(axis, fields, *removables, of_steps=True, **others)

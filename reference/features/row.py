@@ -4,8 +4,10 @@ A feature of a case has a row. Its axis has the values that a case, or each of i
 are the special properties that can be taken away. Coverage, ablation, the words of the ledger and of reports follow.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from attnfuzz.reference.case import Case
@@ -74,19 +76,28 @@ class Feature:
     def __str__(self) -> str:
         return self.name
 
+    def shown(self, case: Case, coverage: AbstractSet[str]) -> bool:
+        """Return whether a case with these coverage features has it."""
+        return not coverage.isdisjoint(self.shown_by) or self.present(case)
+
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureRow(Generic[T]):
     """A feature of cases.
 
     Its `axis` has a value for a whole case, or if `of_steps`, for each step that runs. `fields` are those of a case
-    that determine it, such as "geometry.sinks", and `removables` its properties that can be taken away.
+    that determine it, such as "geometry.sinks", and `removables` its properties that can be taken away. Related
+    features form a `group`. `filed` are words that the names of findings count, each with the coverage features that
+    cause it, and `formerly` words of older ledgers, each with the word that replaces it.
     """
 
     axis: Axis[T]
     of_steps: bool = False
     fields: tuple[str, ...]
     removables: tuple[Feature, ...] = ()
+    group: str = ""
+    filed: tuple[tuple[str, frozenset[str]], ...] = ()
+    formerly: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
@@ -94,32 +105,59 @@ class FeatureRow(Generic[T]):
         return self.axis.name
 
 
+Values = Callable[[Axis[Any]], frozenset[str]]
+"""Chooses the features of some values of an axis."""
+
 Removable = Callable[[Axis[Any]], Feature]
 """Makes a property of a feature, given its axis."""
 
 
-def but(*plain: str) -> Callable[[Axis[Any]], frozenset[str]]:
+def but(*plain: str) -> Values:
     """Return a function from an axis to its features without those of the plain values."""
-    return lambda axis: frozenset(axis.features) - frozenset(map(axis.feature, plain))
+    return lambda axis: frozenset(axis.features) - _features(axis, plain)
 
 
-def only(*values: str) -> Callable[[Axis[Any]], frozenset[str]]:
+def only(*values: str) -> Values:
     """Return a function from an axis to its features of these values."""
-    return lambda axis: frozenset(map(axis.feature, values))
+    return lambda axis: _features(axis, values)
 
 
-def removable(
-    name: str, shown_by: Callable[[Axis[Any]], frozenset[str]], removal: Removal, *, also: str = "", **others: Any
-) -> Removable:
+def _features(axis: Axis[Any], values: Iterable[str]) -> frozenset[str]:
+    features = frozenset(map(axis.feature, values))
+    if unknown := features.difference(axis.features):
+        raise ValueError(f"no such features: {', '.join(sorted(unknown))}")
+    return features
+
+
+def removable(name: str, shown_by: Values, removal: Removal, *, also: str = "", **others: Any) -> Removable:
     """Return a property that these values show, and the feature `also` of another axis. `others` are as in Feature."""
     return lambda axis: Feature(name, shown_by(axis) | ({also} if also else frozenset()), removal, **others)
 
 
-def size(name: str, shown_by: Callable[[Axis[Any]], frozenset[str]], removal: Removal, **others: Any) -> Removable:
+def size(name: str, shown_by: Values, removal: Removal, **others: Any) -> Removable:
     """Return a property that is a count: it points to no cause."""
     return removable(name, shown_by, removal, clue=False, counts=True, **others)
 
 
-def of_case(axis: Axis[Case], fields: str, *removables: Removable) -> FeatureRow[Case]:
+def of_case(
+    axis: Axis[T],
+    fields: str,
+    *removables: Removable,
+    filed: Mapping[str, Values] = MappingProxyType({}),
+    formerly: Mapping[str, str] = MappingProxyType({}),
+    of_steps: bool = False,
+) -> FeatureRow[T]:
     """Return the row of a feature of whole cases. `fields` are separated by spaces."""
-    return FeatureRow(axis=axis, fields=tuple(fields.split()), removables=tuple(make(axis) for make in removables))
+    return FeatureRow(
+        axis=axis,
+        of_steps=of_steps,
+        fields=tuple(fields.split()),
+        removables=tuple(make(axis) for make in removables),
+        filed=tuple((word, values(axis)) for word, values in filed.items()),
+        formerly=tuple(formerly.items()),
+    )
+
+
+def grouped(name: str, *rows: FeatureRow[Any]) -> tuple[FeatureRow[Any], ...]:
+    """Return the rows as members of a group."""
+    return tuple(replace(row, group=name) for row in rows)

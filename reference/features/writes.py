@@ -3,15 +3,20 @@
 from attnfuzz.reference.case import PaddedSlot
 from attnfuzz.reference.edits.removals import case_with, part_with
 from attnfuzz.reference.features.classes import ROTARY_SHIFTS, ROTARY_THETAS
-from attnfuzz.reference.features.row import but, classed, of_case, removable, single
+from attnfuzz.reference.features.row import but, classed, grouped, of_case, removable, single
 from attnfuzz.reference.rope import Pairing, RopeScaling, RotaryShare
 
-WRITES = (
+PADDED_SLOTS = grouped(
+    "padded slots",
     of_case(
         single("padded slot", PaddedSlot, lambda case: case.padded_slot),
         "padded_slot",
         removable("skipped padding", but(PaddedSlot.DUMMY), case_with(padded_slot=PaddedSlot.DUMMY)),
     ),
+)
+
+ROTATION = grouped(
+    "rotation",
     of_case(
         single("rotary share", ("none", *RotaryShare), lambda case: case.rope.share if case.rope else "none"),
         "rope.share",

@@ -5,17 +5,16 @@ from functools import cache
 from types import MappingProxyType
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.strategies.coverage.features import CASE_AXES, STEP_AXES, Pair, axes
+from attnfuzz.reference.features import TABLE
+from attnfuzz.strategies.coverage.features import Pair, axes
 from attnfuzz.strategies.coverage.pair_bits import EVERY, PARTNERS, mask_of, ones, pairs_of_row, pairs_of_rows
 from attnfuzz.strategies.coverage.rules import LACKS, MEANING, NOT_DRAWN, Clash
 from attnfuzz.strategies.coverage.rules_of_buckets import NO_MODULE, NONE_WITH_BOTH, together
 
 _TOTAL = {
-    name: tuple(ones(mask_of(axes()[name])))
-    for name in (
-        *(axis.name for axis in STEP_AXES if axis.total),
-        *(axis.name for axis in CASE_AXES if axis.total),
-    )
+    name: tuple(ones(mask_of(features)))
+    for name, features in axes().items()
+    if name not in {row.name for row in TABLE.rows if not row.axis.total}
 }
 """The features of each axis of which every step, or every case, has one, as numbers."""
 

@@ -1,4 +1,4 @@
-"""`attnfuzz findings` and `attnfuzz corpus`: the contents of a home."""
+"""`attnfuzz findings`, `attnfuzz ledger` and `attnfuzz corpus`: the contents of a home, and known findings."""
 
 from typing import Any
 
@@ -49,6 +49,25 @@ def forget_finding(**given: Any) -> None:
     from attnfuzz.harness.cli import home
 
     home.forget_finding(**given)
+
+
+@click.group(cls=options.InOrder)
+def ledger() -> None:
+    """Manage the file of known findings."""
+
+
+@ledger.command("rewrite")
+@click.argument(
+    "path", type=options.PathTo(exists=True, dir_okay=False), default="attnfuzz-ledger.toml", metavar="FILE"
+)
+def rewrite_ledger(**given: Any) -> None:
+    """Name features in a ledger as reports do now.
+
+    Ledgers of earlier versions name some of them otherwise. Entries keep their meaning; the rest of the file is kept.
+    """
+    from attnfuzz.harness.cli import ledger as known
+
+    known.rewrite_ledger(**given)
 
 
 @click.group(cls=options.InOrder)

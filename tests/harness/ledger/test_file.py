@@ -185,7 +185,7 @@ GOOD = 'backend = "torch_sdpa"\nkind = "EmptyRow"\nreason = "r"\n'
     [
         ("[[known]]\n" + GOOD + 'bakend = "x"', "entry 1: unknown key 'bakend': did you mean 'backend'?"),
         ("[[known]]\n" + GOOD + 'mode = "decod"', "entry 1: unknown mode 'decod': did you mean 'decode'?"),
-        ("[[known]]\n" + GOOD + 'features = ["empty"]', "unknown feature 'empty': did you mean 'empty kv'?"),
+        ("[[known]]\n" + GOOD + 'features = ["empty"]', "unknown feature 'empty': did you mean 'empty KV'?"),
         ("[[known]]\n" + GOOD + 'features = "empty kv"', "features: expected `array`, got `str`"),
         ("[[known]]\n" + GOOD + 'added = "2025-13-01"', "added: "),
         ("[[known]]\n" + GOOD + 'issue = "#123"', "issue: '#123' is not a URL"),
