@@ -40,7 +40,6 @@ from attnfuzz.harness.campaign.under_way import Tallies, UnderWay
 from attnfuzz.harness.corpus import Corpus
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.ledger.file import Ledger
-from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.search.messages import (
     NOT_COME_BACK,
     AnyMessage,
@@ -191,7 +190,7 @@ class Campaign:
             self._plan.backends,
             past=self._past,
             # Drawing begins when all kept cases are handed out.
-            kept=(lambda _: ()) if self._knowledge.drawing else kept_cases(load_bugs(), self._corpus),
+            kept=(lambda _: ()) if self._knowledge.drawing else kept_cases(self._corpus),
             seed=self._plan.seed,
             most=None if examples is None else int(examples * REPLAYS_SHARE),
             done=self._knowledge.replayed,

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.corpus import Corpus
 from attnfuzz.harness.findings.record import Record
-from attnfuzz.harness.reported.bugs import Bug
 from attnfuzz.harness.search.examples import derive_seed
 from attnfuzz.harness.search.messages import Replay, Slice, SliceKind
+from attnfuzz.kernels.interface.guests import shipped
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import case_id
 
@@ -101,14 +101,12 @@ class Replays:
                 yield replace(task, replays=left)
 
 
-def kept_cases(bugs: Sequence[Bug], corpus: Corpus) -> Callable[[str], Iterator[Case]]:
+def kept_cases(corpus: Corpus) -> Callable[[str], Iterator[Case]]:
     """Return a function to the kept cases of a backend: those of its reported bugs, and its corpus."""
 
     def kept(backend: str) -> Iterator[Case]:
-        for bug in bugs:
-            # Campaigns draw and shrink steps: a bug of literal calls is only run by `attnfuzz bugs`.
-            if isinstance(bug.case, Case) and backend in {bug.backend_before, bug.backend_after}:
-                yield replace(bug.case, backend=backend)
+        for reported in shipped("attnfuzz.reported").values():
+            yield from reported(backend)
         yield from corpus.replays(backend)
 
     return kept

@@ -24,7 +24,7 @@ from attnfuzz.harness.cli.backends import noise_words, uncalibrated
 from attnfuzz.harness.cli.campaign_answer import campaign_answer
 from attnfuzz.harness.cli.display import display_on, summarise
 from attnfuzz.harness.cli.given import Trees, chosen_backends, compiled_backends
-from attnfuzz.harness.cli.serve_home import refuse_serve_home
+from attnfuzz.harness.cli.other_homes import refuse_other_home
 from attnfuzz.harness.cli.signals import stop_on_signals
 from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, details, print_line, tell
 from attnfuzz.harness.ledger.file import DEFAULT_NAME, Ledger
@@ -56,7 +56,7 @@ def start_campaign(
 
     `others` are further fields of a `Plan`.
     """
-    refuse_serve_home(home, "give another --home")
+    refuse_other_home(home, "give another --home")
     chosen = PRESETS[preset]
     if examples is None and seconds is None:
         examples, seconds = chosen.examples, chosen.seconds
@@ -102,7 +102,7 @@ def resume_campaign(*, home: Path, **changed: Any) -> Exit:
     opened = Home(home)
     if not opened.ids():
         raise HomeError(f"{home} has no campaign to continue: name the --home of one")
-    refuse_serve_home(home, "continue it with attnfuzz serve --resume")
+    refuse_other_home(home, "continue it with attnfuzz serve --resume")
     with opened.locked():
         past = last_campaign(opened)
         if past.finished:

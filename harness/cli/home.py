@@ -16,12 +16,10 @@ from attnfuzz.harness.cli.answers import (
     Findings,
     ListedFailure,
     ListedFinding,
-    ServerFindings,
     ShownFinding,
-    ShownServerFinding,
 )
 from attnfuzz.harness.cli.given import find_by_name
-from attnfuzz.harness.cli.serve_home import is_serve_home, listed_of_server
+from attnfuzz.harness.cli.other_homes import OtherHome, OtherRecord, kind_of_home
 from attnfuzz.harness.cli.terminal import (
     BadInput,
     Terminal,
@@ -42,7 +40,6 @@ from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.reduce.ablation import passes_if
 from attnfuzz.harness.report.titles import severity, title_of
-from attnfuzz.harness.serve.findings import SCRIPT, ServeRecord, read_serve_records
 from attnfuzz.harness.verdict.printable import in_a_line
 from attnfuzz.harness.verdict.wording import count, date, replay_line
 from attnfuzz.reference import case_file
@@ -53,14 +50,14 @@ _STYLES = {State.NEW: "bold red", State.RETURNED: "bold red", State.OPEN: "red",
 _VERSIONS = ("attnfuzz", "torch", "flashinfer-python", "driver", "gpu", "server")
 """Versions that are printed; environment.json has the others."""
 
-AnyRecord = Record | ServeRecord
-"""A finding on file, of a backend or of a server."""
+AnyRecord = Record | OtherRecord
+"""A finding on file, of a backend or of another campaign."""
 
 
 def list_findings(*, home: Path) -> None:
     """Print the findings by cause."""
     causes = _by_cause(_records(Home(home)))
-    _answer_all(causes, of_servers=is_serve_home(home))
+    _answer_all(causes, kind_of_home(home))
     if not causes:
         tell(f"{home} has no findings.")
     elif is_quiet():
@@ -70,11 +67,10 @@ def list_findings(*, home: Path) -> None:
         _print_causes(causes)
 
 
-def _answer_all(causes: Sequence[Sequence[AnyRecord]], *, of_servers: bool) -> None:
+def _answer_all(causes: Sequence[Sequence[AnyRecord]], kind: OtherHome | None) -> None:
     pairs = [(record, group[0]) for group in causes for record in group]
-    if of_servers:
-        found = (listed_of_server(record) for record, _ in pairs if isinstance(record, ServeRecord))
-        answer(ServerFindings(findings=tuple(found)))
+    if kind is not None:
+        kind.answer_list([record for record, _ in pairs if not isinstance(record, Record)])
     else:
         listed = (_listed(record, first) for record, first in pairs if isinstance(record, Record))
         answer(Findings(findings=tuple(listed)))
@@ -137,17 +133,18 @@ def _title(record: AnyRecord) -> str:
 
 def show_finding(*, name: str, home: Path) -> None:
     """Print a finding's history and report."""
-    records = _records(Home(home))
+    kind, records = kind_of_home(home), _records(Home(home))
     record = find_by_name(records, name, str(home))
     report = text_beside(record.path, REPORT)
     campaigns = tuple(map(FindingInCampaign.of, record.sightings))
-    if isinstance(record, ServeRecord):
-        answer(ShownServerFinding(finding=listed_of_server(record), campaigns=campaigns, report=report))
-        again = f"python {record.path / SCRIPT}"
-    else:
+    if isinstance(record, Record):
         first = next((each for each in records if each.name == record.cause), record)
         answer(ShownFinding(finding=_listed(record, first), campaigns=campaigns, report=report))
         again = replay_line(str(record.path))
+    else:
+        assert kind is not None
+        kind.answer_one(record, campaigns, report)
+        again = f"python {record.path / kind.script}"
     console = details()
     console.print(Text.assemble((record.state, _STYLES[record.state]), "  ", _title(record)), soft_wrap=True)
     if record.needs:
@@ -181,8 +178,8 @@ def forget_finding(*, name: str, home: Path) -> None:
 
 def _records(home: Home) -> Sequence[AnyRecord]:
     records: Sequence[AnyRecord]
-    of_servers = is_serve_home(home.path)
-    records, troubles = read_serve_records(home.findings) if of_servers else read_records(home.findings)
+    kind = kind_of_home(home.path)
+    records, troubles = read_records(home.findings) if kind is None else kind.read_records(home.findings)
     for text in troubles:
         warn(f"Warning: {in_a_line(text)}")
     return records

@@ -12,11 +12,11 @@ from typing import Any
 import click
 
 import attnfuzz
-from attnfuzz.harness.cli.commands import campaigns, cases, homes, machine, power, releases, serving
 from attnfuzz.harness.cli.options import InOrder
 from attnfuzz.harness.cli.terminal import Exit, legible, warn
 from attnfuzz.harness.workers import left_behind
 from attnfuzz.harness.workers.system import require_linux
+from attnfuzz.kernels.interface.guests import shipped
 from attnfuzz.reference.user_error import UserError
 
 _COMPLETION = "_ATTNFUZZ_COMPLETE"
@@ -56,28 +56,7 @@ def cli() -> None:
     require_linux()
 
 
-for command in (
-    campaigns.fuzz,
-    cases.check,
-    campaigns.report,
-    campaigns.compare,
-    cases.replay,
-    cases.import_dump,
-    cases.triage,
-    cases.shrink,
-    cases.export,
-    releases.bisect,
-    releases.sweep,
-    serving.serve,
-    homes.findings,
-    homes.ledger,
-    homes.corpus,
-    power.bugs,
-    power.defects,
-    machine.backends,
-    machine.build,
-    machine.calibrate,
-):
+for command in shipped("attnfuzz.commands").values():
     cli.add_command(command)
 
 

@@ -14,14 +14,13 @@ from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.cli.answers import Differences
 from attnfuzz.harness.cli.campaign_answer import campaign_answer
 from attnfuzz.harness.cli.given import find_by_name
-from attnfuzz.harness.cli.serve_home import refuse_serve_home, report_serving
+from attnfuzz.harness.cli.other_homes import kind_of_log, refuse_other_home
 from attnfuzz.harness.cli.terminal import BadInput, Terminal, answer, details, new_table, print_line, warn
 from attnfuzz.harness.report.cause_view import title_of_cause, view_of
 from attnfuzz.harness.report.compare import BackendChange, Comparison, compare
 from attnfuzz.harness.report.files import Reports, Source, locate
 from attnfuzz.harness.report.markdown import render_comparison
 from attnfuzz.harness.report.verdict import verdict
-from attnfuzz.harness.serve.log import is_serve_log
 from attnfuzz.harness.verdict.printable import in_a_line, printable
 from attnfuzz.harness.verdict.wording import count, replay_line
 
@@ -37,10 +36,10 @@ def report(
 ) -> None:
     """Write the requested reports of a campaign; by default all, next to its log."""
     source = _located(home, campaign)
-    if is_serve_log(source.log):
+    if (kind := kind_of_log(source.log)) is not None:
         if markdown is not None or issues:
-            raise BadInput(f"{source.folder} is a campaign of attnfuzz serve: give --html or --junit")
-        report_serving(source.log, html=html, junit=junit)
+            raise BadInput(f"{source.folder} is a campaign of {kind.command}: give --html or --junit")
+        kind.report(source.log, html=html, junit=junit)
         return
     standing = source.standing()
     reports = Reports.of(source, standing)
@@ -76,7 +75,7 @@ def _located(home: Path, campaign: str | None) -> Source:
 def compare_campaigns(*, before: Path, after: Path, markdown: Path | None) -> None:
     """Print the differences between two campaigns."""
     for path in (before, after):
-        refuse_serve_home(path, "compare the states in attnfuzz findings list")
+        refuse_other_home(path, "compare the states in attnfuzz findings list")
     sources = locate(before), locate(after)
     stands = sources[0].standing(), sources[1].standing()
     comparison = compare(*stands)

@@ -24,20 +24,18 @@ from attnfuzz.harness.sandbox.check import TIMEOUT_SECONDS
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels.arguments import lives
 from attnfuzz.kernels.cache_writes import interfaces
-from attnfuzz.kernels.defects.native import Planted
-from attnfuzz.kernels.gpu import library_ops
 from attnfuzz.kernels.interface.backend import Backend
-from attnfuzz.kernels.libraries import torch_sdpa
+from attnfuzz.kernels.interface.guests import shipped
 from attnfuzz.kernels.native import build, ops, transform_ops, unsupported, write_ops
 from attnfuzz.kernels.native.fault_recorder import FAULT_RECORD
-from attnfuzz.kernels.planning import fixup, workspace
-from attnfuzz.kernels.trtllm import gather
+from attnfuzz.kernels.native.planted import Planted
+from attnfuzz.kernels.planning import fixup, gather, workspace
 from attnfuzz.reference.calls import REPLAY, Argument, Call, CallCase, View
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 
-_MODULES: tuple[ModuleType, ...] = (unsupported, ops, write_ops, transform_ops, interfaces, gather, torch_sdpa)
-"""The modules whose functions a script can include."""
+_MODULES: tuple[ModuleType, ...] = (unsupported, ops, write_ops, transform_ops, interfaces, gather)
+"""The core's modules whose functions a script can include."""
 
 WORKSPACE_BYTES = 128 << 20
 """Minimum size of a workspace: FlashInfer's tests allocate it for these functions, which need more than the CPU
@@ -46,8 +44,8 @@ kernels."""
 _OWN = (fixup, gather)
 """Modules of functions that FlashInfer lacks, all in torch."""
 
-_OF_SCRIPTS = (*_OWN, workspace, library_ops, lives)
-"""Modules of functions that a script for FlashInfer can include."""
+_OF_SCRIPTS = (*_OWN, workspace, lives)
+"""The core's modules of functions that a script for FlashInfer can include."""
 
 _DECODE = "trtllm_batch_decode_with_kv_cache"
 _WORKSPACE = "workspace_buffer"
@@ -59,6 +57,15 @@ class Target(StrEnum):
 
     NATIVE = "native"
     FLASHINFER = "flashinfer"
+
+
+def _of_guests(target: Target) -> tuple[ModuleType, ...]:
+    return tuple(shipped(f"attnfuzz.scripts.{target}").values())
+
+
+def _own_modules() -> tuple[ModuleType, ...]:
+    """Return the modules whose functions a script without FlashInfer can include."""
+    return (*_MODULES, *_of_guests(Target.NATIVE))
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,7 @@ def native_parts(
         op: f"carried_{carried[op][1]}" if op in carried else _own_name(backend, op, adapters, given)
         for op in ops_by_name
     }
-    own = inlined(_MODULES, (*names.values(), *wanted), {"build.load()": "native()"})
+    own = inlined(_own_modules(), (*names.values(), *wanted), {"build.load()": "native()"})
     wrappers = "\n\n\n".join(filter(None, (own, adapters.source)))
     native = "native()" in wrappers
     mistakes = sorted({name for each in ops_by_name.values() for name in _mistakes(each.function)})
@@ -182,11 +189,11 @@ def _own_name(backend: Backend, op: str, adapters: Adapters, given: Sequence[Pat
 
 
 def _own_function(function: Callable[..., Any]) -> str | None:
-    """Return the name of a function of one of `_MODULES`, also of one with planted mistakes; None for others."""
+    """Return the name of a function of one of `_own_modules`, also of one with planted mistakes; None for others."""
     if isinstance(function, Planted):
         function = function.function
     module, name = (getattr(function, part, "") for part in ("__module__", "__name__"))
-    source = next((each for each in _MODULES if each.__name__ == module), None)
+    source = next((each for each in _own_modules() if each.__name__ == module), None)
     # A function around another one may have its name.
     return str(name) if source is not None and getattr(source, name, None) is function else None
 
@@ -223,6 +230,7 @@ def flashinfer_parts(
     for module, found in imported_names(calls.calls, classes).items():
         imported[module] = sorted({*found, *imported.get(module, [])})
     helpers = needed_functions(calls.calls, classes)
+    sources = (*_OF_SCRIPTS, *_of_guests(Target.FLASHINFER))
     recorded = calls = _without(calls, unsupported.OWN, classes)
     if seen is None or seen.kind is not Kind.LSE_MISMATCH:
         calls = _without_lse(calls)
@@ -253,7 +261,7 @@ def flashinfer_parts(
         ),
         allocate="allocate_cuda.py.j2" if guarded else "allocate_plain.py.j2",
         main="on_gpu.py.j2",
-        wrappers="\n\n\n".join(filter(None, (inlined(_OF_SCRIPTS, [*own, *helpers], {}), adapters.source))),
+        wrappers="\n\n\n".join(filter(None, (inlined(sources, [*own, *helpers], {}), adapters.source))),
         left_out=workspaces,
         # Relative and absolute, as in FlashInfer's tests (tests/attention/test_trtllm_gen_attention.py): these kernels'
         # errors are not those of a backend on the CPU.

@@ -6,6 +6,7 @@ backend without that; foreign kernels have none. An engine's bug may also name a
 """
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from attnfuzz.harness.backends.engines import engine_of
 from attnfuzz.harness.backends.registry import fixed, resolve
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.defects.defect import BugClass
+from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase, validate_any
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase
@@ -114,6 +116,14 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 def projects() -> list[str]:
     """Return the projects that have a reported bug, by name."""
     return sorted({bug.project for bug in load_bugs()})
+
+
+def cases_of(backend: str) -> Iterator[Case]:
+    """Yield the cases of a backend's reported bugs, whether it has them or is the one without."""
+    for bug in load_bugs():
+        # Campaigns draw and shrink steps: a bug of literal calls is only run by `attnfuzz bugs`.
+        if isinstance(bug.case, Case) and backend in {bug.backend_before, bug.backend_after}:
+            yield replace(bug.case, backend=backend)
 
 
 @cache

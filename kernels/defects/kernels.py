@@ -14,7 +14,8 @@ import msgspec
 
 from attnfuzz.kernels.cache_writes.native import NativeWriter
 from attnfuzz.kernels.defects.defect import AttentionDefect, BugClass, Layer, WriteDefect
-from attnfuzz.kernels.defects.native import Planted, coarse_kernels, defective, prepare
+from attnfuzz.kernels.defects.native import coarse_kernels, defective, prepare
+from attnfuzz.kernels.native.planted import Planted
 from attnfuzz.kernels.trtllm.backends import TrtllmBackend
 from attnfuzz.reference.mistake import Mistake
 

@@ -1,7 +1,6 @@
-"""The native kernels with planted mistakes, from a second library that supports them (kernels/native/defects.h)."""
+"""Backends on native kernels with planted mistakes."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,38 +11,10 @@ from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.interface.ops_table import OpsTable
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.native.planted import Planted
 from attnfuzz.kernels.trtllm.backends import TrtllmBackend
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
-
-
-@contextmanager
-def planted(*defects: str) -> Iterator[None]:
-    """Plant the named defects in every native kernel; without names, the kernels are correct.
-
-    Applies to the whole process: no other thread may call a kernel at the same time. Raises ValueError for an unknown
-    defect.
-    """
-    module = build.load_with_defects()
-    try:
-        for defect in defects:
-            module.plant(defect)
-        with build.replaced(module):
-            yield
-    finally:
-        module.uproot_all()
-
-
-class Planted:
-    """A native kernel's `function` with the named `defects` planted while it runs."""
-
-    def __init__(self, function: Callable[..., Any], *defects: str) -> None:
-        self.function, self.defects = function, defects
-
-    def __call__(self, **arguments: Any) -> Any:
-        """Call the function."""
-        with planted(*self.defects):
-            return self.function(**arguments)
 
 
 def defective(*defects: str) -> OpsTable:

@@ -18,10 +18,10 @@ from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_MODULE, MERGE
 from attnfuzz.kernels.gpu.variants import with_revisions
 from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.kernels.interface.ops_table import OpsTable, WorkspaceBytes
+from attnfuzz.kernels.planning.gather import GATHER_ROWS
 from attnfuzz.kernels.planning.plan import BatchMetadata
 from attnfuzz.kernels.planning.results import Results
 from attnfuzz.kernels.planning.workspace import SharedWorkspace
-from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import DecodePlan, MlaSession
 from attnfuzz.kernels.trtllm.revisions import MHA_REVISIONS, MLA_REVISIONS

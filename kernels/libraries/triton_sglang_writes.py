@@ -16,7 +16,7 @@ from attnfuzz.kernels.cache_writes.writer_backend import in_shared_pools
 from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.kernels.libraries.installed import LibraryWriter
 from attnfuzz.kernels.libraries.interpreted import StandIn, check_size, import_sources, import_triton, no_interpreter
-from attnfuzz.kernels.libraries.latent_parts import latent_parts
+from attnfuzz.kernels.planning.latent_parts import latent_parts
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import SPECULATIVE, KvView, PaddedSlot, QueryView
 from attnfuzz.reference.dtypes import DType

@@ -13,8 +13,8 @@ from msgspec import structs
 from attnfuzz.kernels.cache_writes.rotation import FLUSHED, Rotation
 from attnfuzz.kernels.cache_writes.writer_backend import WRITES, in_shared_pools
 from attnfuzz.kernels.libraries.installed import LibraryRotation, LibraryWriter
-from attnfuzz.kernels.libraries.latent_parts import latent_parts
 from attnfuzz.kernels.libraries.vllm_cpu import ALONE, CAPABILITY, PACKAGES, CacheKind, extension, why_not
+from attnfuzz.kernels.planning.latent_parts import latent_parts
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import SPECULATIVE, KvView, Mode, OtherGroup, PaddedSlot, QueryView
 from attnfuzz.reference.dtypes import DType

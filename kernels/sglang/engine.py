@@ -19,8 +19,8 @@ class Sglang(ReleasedEngine):
 
     project = SGLANG
     preloads: ClassVar[Mapping[Device, str]] = {
-        Device.CPU: "attnfuzz.kernels.sglang.loader:load_release",
-        Device.CUDA: "attnfuzz.kernels.sglang.loader:load_release_for_hopper",
+        Device.CPU: "attnfuzz.kernels.sglang.preload:load_release",
+        Device.CUDA: "attnfuzz.kernels.sglang.preload:load_release_for_hopper",
     }
 
     def backend_of(self, named: Named) -> Backend:

@@ -4,7 +4,6 @@ Module names of two releases collide, so a process loads one. Importing starts n
 so a nursery may do it before it forks.
 """
 
-import importlib
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,7 +14,6 @@ from unittest import mock
 
 import torch
 
-from attnfuzz.kernels.cuda.visible import no_gpu_visible
 from attnfuzz.kernels.releases.errors import Moved
 from attnfuzz.kernels.releases.imports import (
     ImportedRelease,
@@ -25,10 +23,9 @@ from attnfuzz.kernels.releases.imports import (
     importing,
     not_known,
 )
-from attnfuzz.kernels.releases.release import Release, release_of
+from attnfuzz.kernels.releases.release import Release
 from attnfuzz.kernels.releases.versions import stubbed_in
 from attnfuzz.kernels.sglang.adaptations import STUBBED, ChangedName, changes_in
-from attnfuzz.kernels.sglang.project import SGLANG
 
 _MHA = "sglang.srt.layers.attention.trtllm_mha_backend"
 _MLA = "sglang.srt.layers.attention.trtllm_mla_backend"
@@ -166,19 +163,3 @@ def _make(release: Release, change: ChangedName) -> None:
             f"{release.name} has no {change.name} in sglang.srt.{change.module}: {change.reason}; {not_known(release)}"
         )
     setattr(owner, last, change.value)
-
-
-def load_release(name: str, *, hopper: bool = False) -> None:
-    """Import the release called `name` (sglang==VERSION or sglang@PATH), before workers for it are forked.
-
-    Importing it takes seconds. The code that opens sessions is imported with it, and in no other process. Raises
-    ReleaseError.
-    """
-    load(release_of(SGLANG, name), hopper=hopper)
-    importlib.import_module("attnfuzz.kernels.sglang.session")
-
-
-def load_release_for_hopper(name: str) -> None:
-    """Import a release for workers that get a Hopper GPU. Raises ReleaseError."""
-    with no_gpu_visible():
-        load_release(name, hopper=True)

@@ -23,7 +23,7 @@ from attnfuzz.kernels.cache_writes.writer_session import Writer, WriterSession
 from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.interface.backend import Op
-from attnfuzz.kernels.libraries.latent_parts import latent_parts
+from attnfuzz.kernels.planning.latent_parts import latent_parts
 from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.on_hopper import HopperRelease

@@ -13,7 +13,7 @@ from attnfuzz.kernels.interface.backend import Bench, Op, Session
 from attnfuzz.kernels.interface.ops_table import OpsTable
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
-from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
+from attnfuzz.kernels.planning.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.masked import MaskedMhaSession
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession

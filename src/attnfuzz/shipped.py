@@ -8,6 +8,31 @@ from collections.abc import Mapping
 from typing import Final
 
 SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
+    # In the order of the help text.
+    "attnfuzz.commands": {
+        "fuzz": "attnfuzz.harness.cli.commands.campaigns:fuzz",
+        "check": "attnfuzz.harness.cli.commands.cases:check",
+        "report": "attnfuzz.harness.cli.commands.campaigns:report",
+        "compare": "attnfuzz.harness.cli.commands.campaigns:compare",
+        "replay": "attnfuzz.harness.cli.commands.cases:replay",
+        "import": "attnfuzz.harness.cli.flashinfer.commands:import_dump",
+        "triage": "attnfuzz.harness.cli.commands.cases:triage",
+        "shrink": "attnfuzz.harness.cli.commands.cases:shrink",
+        "export": "attnfuzz.harness.cli.commands.cases:export",
+        "bisect": "attnfuzz.harness.cli.releases.commands:bisect",
+        "sweep": "attnfuzz.harness.cli.releases.commands:sweep",
+        "serve": "attnfuzz.harness.cli.servers.commands:serve",
+        "findings": "attnfuzz.harness.cli.commands.homes:findings",
+        "ledger": "attnfuzz.harness.cli.commands.homes:ledger",
+        "corpus": "attnfuzz.harness.cli.commands.homes:corpus",
+        "bugs": "attnfuzz.harness.cli.selftests.commands:bugs",
+        "defects": "attnfuzz.harness.cli.selftests.commands:defects",
+        "backends": "attnfuzz.harness.cli.commands.machine:backends",
+        "build": "attnfuzz.harness.cli.flashinfer.commands:build",
+        "calibrate": "attnfuzz.harness.cli.selftests.commands:calibrate",
+    },
+    "attnfuzz.homes": {"serve": "attnfuzz.harness.cli.servers.home"},
+    "attnfuzz.reported": {"bugs": "attnfuzz.harness.reported.bugs:cases_of"},
     "attnfuzz.engines": {
         "sglang": "attnfuzz.kernels.sglang.engine:ENGINE",
         "vllm": "attnfuzz.kernels.vllm.engine:ENGINE",
@@ -21,6 +46,8 @@ SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "attnfuzz.functions": {"flashinfer": "attnfuzz.kernels.entry_points.catalogue:ENTRY_POINTS"},
     "attnfuzz.planted": {"defects": "attnfuzz.kernels.defects.catalogue"},
+    "attnfuzz.scripts.flashinfer": {"library_ops": "attnfuzz.kernels.gpu.library_ops"},
+    "attnfuzz.scripts.native": {"torch_sdpa": "attnfuzz.kernels.libraries.torch_sdpa"},
     "attnfuzz.toolchains": {"flashinfer": "attnfuzz.kernels.gpu.toolchain"},
 }
 """Each group maps names to "module:attribute"."""

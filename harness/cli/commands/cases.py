@@ -8,7 +8,6 @@ import click
 from attnfuzz.harness.cli import options
 from attnfuzz.harness.cli.terminal import STARTING, Exit, tell
 
-CONTENTS = ("values", "statistics", "seed")
 TARGETS = ("native", "flashinfer")
 REPEATS = 5
 
@@ -147,41 +146,3 @@ def export(**given: Any) -> None:
     from attnfuzz.harness.cli import cases
 
     cases.export(**given)
-
-
-@click.command("import")
-@click.argument("folder", type=options.PathTo(), metavar="DUMP_DIR")
-@click.option("--list", "listing", is_flag=True, help="Only list the calls of the dump.")
-@click.option(
-    "--call",
-    "number",
-    type=options.counted(),
-    help="Number of the call to import, from --list.  [default: the last one that crashed and has a backend]",
-)
-@click.option(
-    "--earlier",
-    type=options.counted(0),
-    default=0,
-    show_default=True,
-    help="Number of calls before it to import as well.",
-)
-@click.option(
-    "--contents",
-    type=click.Choice(CONTENTS),
-    default=CONTENTS[0],
-    show_default=True,
-    help="Contents of floating point tensors: as recorded; random with the same mean and deviation; standard normal.",
-)
-@click.option("--backend", metavar="NAME", help="Backend to run the case on.  [default: one that has the function]")
-@click.option("--seed", type=options.SEED, default=0, show_default=True, help="Seed of random contents.")
-@options.output_option("File of the case.  [default: FUNCTION-ID.json]")
-@options.answer_options("only the path of the case")
-def import_dump(**given: Any) -> None:
-    """Convert a call that FlashInfer dumped into a case.
-
-    FlashInfer dumps calls with FLASHINFER_LOGLEVEL=10, even one that crashes the process. The case keeps the pages
-    that the call refers to, in memory that is guarded on both sides.
-    """
-    from attnfuzz.harness.cli import import_dump
-
-    import_dump.import_dump(**given)

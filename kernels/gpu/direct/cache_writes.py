@@ -24,7 +24,7 @@ from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
 from attnfuzz.kernels.interface.backend import Op
-from attnfuzz.kernels.libraries.latent_parts import latent_parts
+from attnfuzz.kernels.planning.latent_parts import latent_parts
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.cache_scales import quantised
 from attnfuzz.reference.capability import Capability

@@ -21,7 +21,7 @@ from attnfuzz.kernels.gpu.direct.cache_writes import COPIES, COPIES_IN_FP8, COPI
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.interface.backend import Op
-from attnfuzz.kernels.libraries.latent_parts import latent_parts
+from attnfuzz.kernels.planning.latent_parts import latent_parts
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import PaddedSlot, QueryView

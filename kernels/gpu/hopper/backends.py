@@ -20,7 +20,7 @@ from attnfuzz.kernels.gpu.variants import as_served, with_revisions
 from attnfuzz.kernels.gpu.wrappers.backends import fa2_noise, prefill_modules
 from attnfuzz.kernels.gpu.wrappers.ragged import FA3_RAGGED
 from attnfuzz.kernels.interface.ops_table import OpsTable, WorkspaceBytes
-from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
+from attnfuzz.kernels.planning.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.revisions import MHA_REVISIONS, MLA_REVISIONS
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability

@@ -31,11 +31,11 @@ from attnfuzz.kernels.gpu.wrappers.paged import PageLists
 from attnfuzz.kernels.gpu.wrappers.planned import LivingCall, Planned, PlannedKind
 from attnfuzz.kernels.gpu.wrappers.ragged import place_tokens
 from attnfuzz.kernels.interface.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.planning.gather import PUT_ROWS
 from attnfuzz.kernels.planning.paged_kv import PagedKv
 from attnfuzz.kernels.planning.plan import PageTable, Row
 from attnfuzz.kernels.planning.queries import draw_queries, packed_rows, query_strides, softmax_scale
 from attnfuzz.kernels.planning.results import Results, place_out
-from attnfuzz.kernels.trtllm.gather import PUT_ROWS
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, KvView, Mode, QueryView, Step

@@ -33,7 +33,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def judge(verdicts: dict[str, Verdict]) -> None:
         runner = SimpleNamespace(verdict=lambda case: verdicts[case.backend], renew=lambda: None)
-        monkeypatch.setattr("attnfuzz.harness.cli.bugs.Runner", lambda *_, **__: nullcontext(runner))
+        monkeypatch.setattr("attnfuzz.harness.cli.selftests.bugs.Runner", lambda *_, **__: nullcontext(runner))
 
     return judge
 
@@ -244,7 +244,7 @@ def test_a_bug_that_nothing_shows_on_a_gpu_is_not_shown(
 ) -> None:
     fake_nvml.install(monkeypatch, [fake_nvml.H200])
     monkeypatch.setattr(visible, "missing", lambda *_: None)
-    monkeypatch.setattr("attnfuzz.harness.cli.bugs.shown_on", partial(shown_on, examples=5))
+    monkeypatch.setattr("attnfuzz.harness.cli.selftests.bugs.shown_on", partial(shown_on, examples=5))
     judged({"hopper:trtllm_mha@24566": PASSED, "hopper:trtllm_mha": PASSED})
     ran = attnfuzz("bugs", "run", "--device", "cuda", "sglang-24566")
     assert ran.code == 1

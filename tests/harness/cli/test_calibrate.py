@@ -31,8 +31,8 @@ def test_the_command_writes_a_file_and_a_plot(attnfuzz: Attnfuzz, monkeypatch: p
     monkeypatch.setattr(sample, "long_cases", lambda *_: ())
     monkeypatch.setattr(sample, "_EXAMPLES_AT_ONCE", 10)
     monkeypatch.setattr(calibrate, "resolve", lambda _: ONE_DTYPE)
-    monkeypatch.setattr("attnfuzz.harness.cli.calibrate.resolve", lambda _: ONE_DTYPE)
-    monkeypatch.setattr("attnfuzz.harness.cli.calibrate.measure_apart", here)
+    monkeypatch.setattr("attnfuzz.harness.cli.selftests.calibrate.resolve", lambda _: ONE_DTYPE)
+    monkeypatch.setattr("attnfuzz.harness.cli.selftests.calibrate.measure_apart", here)
     arguments = ("--backend", "torch_sdpa", "--rows", "1000", "--seed", "1", "-o", "fits", "--plot", "plots")
     ran = attnfuzz("calibrate", *arguments)
     assert ran.code == 0, ran.err

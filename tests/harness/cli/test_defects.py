@@ -33,7 +33,7 @@ def test_all_defects_are_listed_with_their_sources(attnfuzz: Attnfuzz) -> None:
 @pytest.mark.slow
 def test_a_defect_is_killed_pinned_and_written_down(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
     # Shrunk or not, the case is one that fails.
-    monkeypatch.setattr("attnfuzz.harness.cli.defects.PIN_SECONDS", 0.5)
+    monkeypatch.setattr("attnfuzz.harness.cli.selftests.defects.PIN_SECONDS", 0.5)
     ran = attnfuzz("defects", "run", PLAIN, "--examples", "100", "--jobs", "1", "--json", "found.json", "--pin", "pins")
     assert ran.code == 0, ran.err
     assert ran.out.splitlines()[0] == "Searching 1 defect: 100 examples each, seed 1."

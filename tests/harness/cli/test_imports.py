@@ -8,9 +8,10 @@ import click
 import pytest
 from command_line import Attnfuzz
 
-from attnfuzz.harness.cli.commands.cases import CONTENTS, REPEATS, TARGETS
-from attnfuzz.harness.cli.commands.power import TIERS
+from attnfuzz.harness.cli.commands.cases import REPEATS, TARGETS
+from attnfuzz.harness.cli.flashinfer.commands import CONTENTS
 from attnfuzz.harness.cli.main import cli
+from attnfuzz.harness.cli.selftests.commands import TIERS
 from attnfuzz.harness.dumps.contents import Contents
 from attnfuzz.harness.export import Target
 from attnfuzz.harness.triage import repeats

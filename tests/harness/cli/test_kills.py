@@ -13,7 +13,7 @@ from attnfuzz.harness.campaign.events import (
     Progress,
     SliceStarted,
 )
-from attnfuzz.harness.cli.defects import print_scores, watching
+from attnfuzz.harness.cli.selftests.defects import print_scores, watching
 from attnfuzz.harness.defects.results import DefectTally, enough
 from attnfuzz.harness.defects.search import Kill, SearchOutcome
 from attnfuzz.harness.search.messages import Tally

@@ -14,7 +14,7 @@ from harness_cases import decode_case
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.events import Event, JobFailed
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.cli import sweep as command
+from attnfuzz.harness.cli.releases import sweep as command
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.finding import Finding
 from attnfuzz.harness.inside.execute import Execution

@@ -90,9 +90,9 @@ REPLACED: dict[str, Any] = {
     "attnfuzz.harness.cli.cases.shrink": lambda case, *_, **__: Shrunk(case=case, observation=FAILURE, runs=1),
     "attnfuzz.harness.cli.cases.triage_of": triaged,
     "attnfuzz.harness.export.shared_runner": FakeRunner,
-    "attnfuzz.harness.cli.sweep.Runner": FakeRunner,
-    "attnfuzz.harness.cli.sweep.Sweep": FakeSweep,
-    "attnfuzz.harness.cli.sweep.reported": lambda *_: [],
+    "attnfuzz.harness.cli.releases.sweep.Runner": FakeRunner,
+    "attnfuzz.harness.cli.releases.sweep.Sweep": FakeSweep,
+    "attnfuzz.harness.cli.releases.sweep.reported": lambda *_: [],
     "attnfuzz.harness.campaign.run.prepare": lambda *_: None,
     "attnfuzz.harness.cli.campaign._run": lambda *_, **__: Exit.CLEAN,
 }

@@ -78,10 +78,10 @@ def test_each_release_of_an_engine_has_workers_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("backend", "hook"),
     [
-        ("sglang==0.5.9:trtllm_mha", ("attnfuzz.kernels.sglang.loader:load_release", "sglang==0.5.9")),
+        ("sglang==0.5.9:trtllm_mha", ("attnfuzz.kernels.sglang.preload:load_release", "sglang==0.5.9")),
         (
             "hopper:sglang==0.5.23:trtllm_mha",
-            ("attnfuzz.kernels.sglang.loader:load_release_for_hopper", "sglang==0.5.23"),
+            ("attnfuzz.kernels.sglang.preload:load_release_for_hopper", "sglang==0.5.23"),
         ),
         ("fake==1.0:decoder", ("fake_engine:load", "fake==1.0")),
     ],

@@ -8,11 +8,11 @@ from small_cases import HEADS, drawn, lighter, run, step
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind, Verdict
-from attnfuzz.kernels.libraries.latent_parts import latent_parts
 from attnfuzz.kernels.libraries.torch_writes import TORCH_WRITERS
 from attnfuzz.kernels.libraries.triton_sglang_writes import SGLANG_WRITERS
 from attnfuzz.kernels.libraries.triton_vllm_writes import VLLM_WRITERS
 from attnfuzz.kernels.libraries.vllm_cpu_writes import CONCAT_AND_CACHE_MLA, RESHAPE_AND_CACHE, arrange, restore
+from attnfuzz.kernels.planning.latent_parts import latent_parts
 from attnfuzz.reference.case import Case, Mode, PaddedSlot, ValueFamily
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from attnfuzz.kernels.defects.catalogue import DEFECTS
-from attnfuzz.kernels.defects.native import defective, planted
+from attnfuzz.kernels.defects.native import defective
 from attnfuzz.kernels.native import build, ops
 from attnfuzz.kernels.native.ops import workspace_bytes
+from attnfuzz.kernels.native.planted import planted
 
 BATCH, HEADS, KV_HEADS, DIM, PAGE, KV_LEN = 3, 4, 2, 24, 16, 100
 NAMES = re.findall(r"DO\((\w+)\)", next(path for path in build.sources() if path.name == "defects.h").read_text())

@@ -14,9 +14,9 @@ from attnfuzz.harness.campaign.plan import ALPHA, Plan, spent_per_output
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli.answers import Swept, SweptFailure, SweptRelease
 from attnfuzz.harness.cli.campaign import run_campaign
-from attnfuzz.harness.cli.commands.releases import EXAMPLES
 from attnfuzz.harness.cli.given import EngineTree, Trees, tree_of
-from attnfuzz.harness.cli.sweep_table import print_sweep
+from attnfuzz.harness.cli.releases.commands import EXAMPLES
+from attnfuzz.harness.cli.releases.sweep_table import print_sweep
 from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, details, print_line, tell
 from attnfuzz.harness.files.durable import write_durably
 from attnfuzz.harness.findings.environment import environment

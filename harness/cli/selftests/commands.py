@@ -1,4 +1,4 @@
-"""`attnfuzz bugs` and `attnfuzz defects`: known bugs that a search must find."""
+"""`attnfuzz bugs`, `defects` and `calibrate`: bugs that a search must find, and the noise of correct backends."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +7,9 @@ import click
 
 from attnfuzz.harness.cli import options
 from attnfuzz.harness.cli.terminal import STARTING, Exit, tell
+
+FEWEST_ROWS = 1000
+"""Minimum number of rows for a fit."""
 
 TIERS = ("T0", "T1", "T2", "T3", "T4", "T5", "T6")
 
@@ -52,7 +55,7 @@ def list_bugs(**given: Any) -> None:
 
     Without a NAME, lists all.
     """
-    from attnfuzz.harness.cli import bugs
+    from attnfuzz.harness.cli.selftests import bugs
 
     bugs.list_bugs(**given)
 
@@ -62,7 +65,7 @@ def list_bugs(**given: Any) -> None:
 @options.answer_options("only the titles")
 def show_bugs(**given: Any) -> None:
     """Show reported bugs: symptom, versions, sources, and the case."""
-    from attnfuzz.harness.cli import bugs
+    from attnfuzz.harness.cli.selftests import bugs
 
     bugs.show_bugs(**given)
 
@@ -86,7 +89,7 @@ def run_bugs(**given: Any) -> Exit:
     native ones, and are marked; with --device cpu, bugs that only GPU kernels have are skipped.
     """
     tell(STARTING)
-    from attnfuzz.harness.cli import bugs
+    from attnfuzz.harness.cli.selftests import bugs
 
     return bugs.run_bugs(**given)
 
@@ -106,7 +109,7 @@ def list_defects() -> None:
 
     Shows the mistake, its layer and class of bug, and its source.
     """
-    from attnfuzz.harness.cli import defects
+    from attnfuzz.harness.cli.selftests import defects
 
     defects.list_defects()
 
@@ -147,6 +150,32 @@ def run_defects(**given: Any) -> Exit:
     Exits with 0 if at least 95% are detected by every seed, 1 if not, 2 if the harness itself failed.
     """
     tell(STARTING)
-    from attnfuzz.harness.cli import defects
+    from attnfuzz.harness.cli.selftests import defects
 
     return defects.run_defects(**given)
+
+
+@click.command()
+@options.backends_option("A backend that passes")
+@click.option(
+    "--rows",
+    type=options.counted(FEWEST_ROWS),
+    default=100_000,
+    show_default=True,
+    help="Output rows, one per token and head, for each dtype of queries: half to fit, half to test the fit.",
+)
+@options.seed_option()
+@options.output_option("Folder for one JSON file per backend.  [default: attnfuzz-calibrations]", folder=True)
+@click.option(
+    "--plot", "plots", type=options.PathTo(file_okay=False), metavar="DIR", help="Folder for one PNG per backend."
+)
+@options.answer_options("only the path of each calibration")
+def calibrate(**given: Any) -> None:
+    """Fit noise models to the measured error of correct backends.
+
+    A fit only tightens the noise model that a backend has without it. Calibrate backends that pass.
+    """
+    tell(STARTING)
+    from attnfuzz.harness.cli.selftests import calibrate
+
+    calibrate.calibrate(**given)

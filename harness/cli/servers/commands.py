@@ -93,7 +93,7 @@ def serve(ctx: click.Context, /, *, resume: bool, url: str | None, **given: Any)
         raise click.UsageError("--ready is the time for --start: give that too, or leave --ready out")
     elif given["traces"] is not None and given["seconds"] is not None:
         raise click.UsageError("--traces and --time are both budgets: give one of them")
-    from attnfuzz.harness.cli import serve
+    from attnfuzz.harness.cli.servers import serve
 
     if resume:
         return serve.resume_serving(given["home"])

@@ -46,7 +46,7 @@ def bisect(**given: Any) -> Exit:
     Exits with 0 if no version fails, 1 if one does, 2 if none could be run.
     """
     tell(STARTING)
-    from attnfuzz.harness.cli import bisect
+    from attnfuzz.harness.cli.releases import bisect
 
     return bisect.bisect(**given)
 
@@ -100,6 +100,6 @@ def sweep(ctx: click.Context, /, *, resume: bool, **given: Any) -> Exit:
     elif given["examples"] is not None and given["seconds"] is not None:
         raise click.UsageError("--examples and --time are both budgets: give one of them")
     tell(STARTING)
-    from attnfuzz.harness.cli import sweep
+    from attnfuzz.harness.cli.releases import sweep
 
     return sweep.resume_sweep(given["home"]) if resume else sweep.sweep(**given)

@@ -1,0 +1,1 @@
+"""The commands on FlashInfer's modules and dumps."""

@@ -1,0 +1,1 @@
+"""The commands on releases of packages and engines."""

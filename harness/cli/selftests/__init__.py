@@ -1,0 +1,1 @@
+"""The commands that test attnfuzz itself: bugs, defects, calibrate."""

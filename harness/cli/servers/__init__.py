@@ -1,0 +1,1 @@
+"""The command on a running server, and the reports of its homes."""
