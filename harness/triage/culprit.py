@@ -12,6 +12,7 @@ from attnfuzz.harness.backends import registry
 from attnfuzz.harness.triage.differences import Difference
 from attnfuzz.harness.triage.evidence import BETWEEN, BrokenDuty, CallEvidence
 from attnfuzz.harness.triage.result import VariantOutcome
+from attnfuzz.harness.triage.writes import wrong_arguments
 from attnfuzz.harness.verdict.blame import Blame
 from attnfuzz.harness.verdict.failures import DAMAGES, DEATHS, Kind, Observation
 from attnfuzz.harness.verdict.wording import count
@@ -26,6 +27,9 @@ from attnfuzz.reference.edges import EdgeRule, edges_of
 
 _OF_MEMORY = DEATHS | DAMAGES
 """Failures that need no reference: no legal call may end in them."""
+
+_OF_WRITES = _OF_MEMORY | {Kind.WRITE_MISMATCH, Kind.STRAY_WRITE, Kind.UNWRITTEN}
+"""Failures of a call that writes into a KV cache."""
 
 _OF_EXCEPTIONS = frozenset({Kind.RAISED, Kind.UNEXPECTED_REJECTION})
 
@@ -57,6 +61,9 @@ def culprit(case: AnyCase, failure: Observation, found: Sequence[CallEvidence]) 
         backend = registry.resolve(case.backend)
         if called_as_documented(backend):
             return _function(case, backend.capability, failure, found)
+        written = _written(caller, case, failure, found) if failure.kind in _OF_WRITES else None
+        if written is not None:
+            return written
     if failure.kind in _OF_EXCEPTIONS:
         return _raised(caller, failure, found)
     for evidence in found:
@@ -109,6 +116,21 @@ def _function(case: Case, capability: Capability, failure: Observation, found: S
         (_line(failure), *_elsewhere(found)),
         call=failure.call,
     )
+
+
+def _written(caller: str, case: Case, failure: Observation, found: Sequence[CallEvidence]) -> Culprit | None:
+    """Conclude from calls that write a step's new tokens, if their arguments are known."""
+    for evidence in found:
+        if evidence.calls is None or not 0 <= failure.step < len(case.steps):
+            continue
+        mistake = wrong_arguments(evidence.calls, case, case.steps[failure.step])
+        if mistake:
+            conclusion = f"The caller is at fault: {caller} passes wrong arguments to {failure.kernel}."
+            return Culprit(Blame.CALLER, conclusion, (f"{mistake[0].upper()}{mistake[1:]}.",), call=failure.call)
+        if mistake == "":
+            conclusion = f"The kernel is at fault: {failure.kernel} gets the slots and values of the new tokens."
+            return Culprit(Blame.KERNEL, conclusion, (_line(failure),), call=failure.call)
+    return None
 
 
 def _unsaid(case: Case, capability: Capability) -> list[str]:

@@ -17,6 +17,7 @@ from attnfuzz.harness.triage.variants import contrasts, cut, ways
 from attnfuzz.harness.verdict.blame import Blame
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.wording import count, left_unjudged
+from attnfuzz.kernels.interface.backend import called_as_documented
 from attnfuzz.kernels.meaning.known import entry_points
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase, case_id
@@ -57,8 +58,8 @@ def triage(case: AnyCase, runner: Tried, *, repeats: int = REPEATS) -> Triage:
 
 def blamed_for(case: Case, failure: Observation, runner: Tried) -> Culprit:
     """Conclude whose fault the `failure` of a case is, from a few runs of its calls. Raises like `Runner.verdict`."""
-    if failure.kernel and failure.kernel not in entry_points():
-        # Runs of calls whose arguments have no known meaning tell nothing.
+    if failure.kernel not in entry_points() and called_as_documented(registry.resolve(case.backend)):
+        # Its arguments are known to be right.
         return culprit(case, failure, ())
     return culprit(case, failure, [collect(part, runner) for part in _parts(case, failure)])
 
