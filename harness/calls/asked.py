@@ -95,6 +95,8 @@ class AskedCall:
             return ()
         _check_written(span, self._parts.tensor(Role.QUERY), request)
         key, value = self._keys.of(span, request)
+        if key.shape[-1] != self._query.shape[-1]:
+            raise NotJudgeable("its cache does not hold keys of its queries' head dim, such as one of NVFP4")
         count = max(span.q_len, 1) if self.causal else 1
         return tuple(
             Expected(first_row=first, query=rows(self._query, first, min(count, span.q_len)), key=key, value=value)

@@ -1,4 +1,4 @@
-"""Whose fault a wrong write into a KV cache is: by the slots, the values and the rotation that its call names."""
+"""Whose fault a failure in a KV cache is: by the slots, values and rotation that a write names, or by other kernels."""
 
 from collections.abc import Callable
 
@@ -35,6 +35,17 @@ def test_a_wrong_write_is_the_fault_of_the_kernel_if_its_call_is_right(
     found = blamed_for(case, runner.verdict(case).failures[0], runner)
     assert found.fault is fault
     assert words in f"{found.conclusion} {' '.join(found.sentences)}"
+
+
+@pytest.mark.slow
+def test_attention_to_a_cache_of_nvfp4_is_the_fault_of_the_kernel_that_others_contradict(
+    runner: Runner, pinned: Callable[[str], AnyCase]
+) -> None:
+    case = pinned("nibbles_read_in_reverse")
+    assert isinstance(case, Case)
+    found = blamed_for(case, runner.verdict(case).failures[0], runner)
+    assert found.fault is Blame.KERNEL
+    assert "other kernels give the correct output" in found.conclusion
 
 
 def test_slots_follow_from_lists_of_pages() -> None:
