@@ -20,9 +20,11 @@ os.environ.setdefault("FLASHINFER_CUDA_ARCH_LIST", "9.0a")
 
 try:
     import torch
-    from flashinfer import attention, prefill
+    from flashinfer import attention
     from flashinfer.jit.attention import modules
     from flashinfer.utils import PosEncodingMode
+
+    from attnfuzz.kernels.gpu.wrappers.sinks import module_of_sinks
 except ImportError as missing:
     sys.stderr.write(f"{missing}: pip install flashinfer-python\n")
     sys.exit(2)
@@ -63,17 +65,10 @@ GENERATORS = (
 )
 
 
-def module_of_sinks(**arguments: Any) -> Any:
+def of_sinks(**arguments: Any) -> Any:
     """Return the module that BatchAttentionWithAttentionSinkWrapper compiles for the arguments of its constructor."""
-    given: dict[str, Any] = {}
     arguments["pos_encoding_mode"] = PosEncodingMode(arguments["pos_encoding_mode"]).name
-    wrapper = prefill.BatchPrefillWithPagedKVCacheWrapper
-    created, wrapper.__init__ = wrapper.__init__, lambda _, **passed: given.update(passed)
-    try:
-        attention.BatchAttentionWithAttentionSinkWrapper(torch.empty(0), **arguments)
-    finally:
-        wrapper.__init__ = created
-    return modules.gen_customize_batch_prefill_module(given["backend"], *given["jit_args"], **given["jit_kwargs"])
+    return module_of_sinks(**arguments)
 
 
 def written(generate: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[str, str]:
@@ -103,7 +98,7 @@ def main() -> int:
     sinks = inspect.signature(attention.BatchAttentionWithAttentionSinkWrapper.__init__).parameters
     of_wrapper = [name for name in sinks if name in VALUES]
     rows: list[tuple[str, Callable[..., Any], list[str]]] = [
-        ("BatchAttentionWithAttentionSinkWrapper", module_of_sinks, of_wrapper)
+        ("BatchAttentionWithAttentionSinkWrapper", of_sinks, of_wrapper)
     ]
     for name in GENERATORS:
         generate = getattr(modules, name)

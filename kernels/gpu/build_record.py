@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from packaging.version import Version
 
 from attnfuzz.kernels.building.library_cache import BuildFailed, cache_folder
 from attnfuzz.kernels.cuda.visible import visible
@@ -34,6 +35,7 @@ class Module:
 
 ARCH_LIST = "FLASHINFER_CUDA_ARCH_LIST"
 WORKSPACE_BASE = "FLASHINFER_WORKSPACE_BASE"
+_UNKNOWN = "unknown"
 
 
 class Built(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,9 +124,15 @@ def _path(archs: str) -> Path:
     return cache_folder() / f"flashinfer-{_release()}-sm{'-'.join(capabilities(archs)) or '-none'}.json"
 
 
+def installed() -> Version:
+    """Return the version of the installed FlashInfer without importing it; 0 if it is unknown."""
+    release = _release()
+    return Version("0" if release == _UNKNOWN else release)
+
+
 @functools.cache
 def _release() -> str:
     try:
         return version("flashinfer-python")
     except PackageNotFoundError:
-        return "unknown"
+        return _UNKNOWN

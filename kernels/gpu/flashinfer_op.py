@@ -7,7 +7,7 @@ installed signature (inspect.signature), so that an older release lacks features
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from attnfuzz.kernels.interface.backend import Op, Unsupported
@@ -33,7 +33,7 @@ def call(module: str, name: str, /, **arguments: Any) -> Any:
 
     """
     function = _resolved(module, name)
-    return function(**_taken(function, name, arguments))
+    return function(**_taken(_parameters(function), name, arguments))
 
 
 def call_method(receiver: Any, name: str, /, *positional: Any, **arguments: Any) -> Any:
@@ -45,10 +45,12 @@ def call_method(receiver: Any, name: str, /, *positional: Any, **arguments: Any)
         Unsupported: as `call`.
 
     """
-    kind = type(receiver)
+    kind: Any = type(receiver)
     if not hasattr(kind, name):
         raise Unsupported(f"flashinfer {version()}: {kind.__name__} has no method {name}")
-    return getattr(receiver, name)(*positional, **_taken(getattr(kind, name), f"{kind.__name__}.{name}", arguments))
+    parameters = method_parameters(kind, name)
+    names = None if parameters is None else frozenset(parameters)
+    return getattr(receiver, name)(*positional, **_taken(names, f"{kind.__name__}.{name}", arguments))
 
 
 def version() -> str:
@@ -56,16 +58,19 @@ def version() -> str:
     return str(importlib.import_module("flashinfer").__version__)
 
 
-def _taken(function: _Function, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    taken, lacking = accepted(function, arguments)
+def _taken(names: frozenset[str] | None, called: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    taken, lacking = _divided(names, arguments)
     if lacking:
-        raise Unsupported(f"flashinfer {version()}: {name} has no argument {', '.join(lacking)}")
+        raise Unsupported(f"flashinfer {version()}: {called} has no argument {', '.join(lacking)}")
     return taken
 
 
 def accepted(function: _Function, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Divide arguments into those that a function has, and the names of those that it lacks, unless they are None."""
-    names = _parameters(function)
+    return _divided(_parameters(function), arguments)
+
+
+def _divided(names: frozenset[str] | None, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if names is None or arguments.keys() <= names:
         return dict(arguments), []
     lacking = [argument for argument, value in arguments.items() if argument not in names and value is not None]
@@ -76,10 +81,32 @@ def accepted(function: _Function, arguments: Mapping[str, Any]) -> tuple[dict[st
 def _parameters(function: _Function) -> frozenset[str] | None:
     """Return the names of a function's parameters; None if it takes any."""
     parameters = _signature(function).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return None
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return frozenset(parameter.name for parameter in parameters if parameter.kind in by_name)
+    return None if _takes_any(parameters) else frozenset(_by_name(parameters))
+
+
+@functools.cache
+def method_parameters(kind: type, name: str) -> Mapping[str, inspect.Parameter] | None:
+    """Return the parameters of a method, with those of an overridden method that it passes **kwargs to.
+
+    None if it takes any.
+    """
+    found: dict[str, inspect.Parameter] = {}
+    for each in kind.__mro__:
+        if name in vars(each):
+            parameters = _signature(getattr(each, name)).parameters.values()
+            found = {**_by_name(parameters), **found}
+            if not _takes_any(parameters):
+                return found
+    return None
+
+
+def _takes_any(parameters: Iterable[inspect.Parameter]) -> bool:
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+
+
+def _by_name(parameters: Iterable[inspect.Parameter]) -> dict[str, inspect.Parameter]:
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {parameter.name: parameter for parameter in parameters if parameter.kind in kinds}
 
 
 @functools.cache

@@ -43,11 +43,18 @@ ACCEPTED: Final[dict[str, dict[str, tuple[object, ...]]]] = {
         "bf16q_fp8kv_transform_mode": (None,),
         "request_order": (None,),
         "request_order_plan": (None,),
+        # Since 0.7.4; the schedule is the cake backend's.
+        "sparse_top_k": (0,),
+        "length_aware_schedule": (False, True),
     },
     "trtllm_batch_context_with_kv_cache": {
         **_shared("o_sf_scale", "o_sf_vec_size", "enable_pdl", "skip_softmax_threshold_scale_factor"),
         **_shared("uses_shared_paged_kv_idx", "multi_ctas_kv_counter_buffer", "use_fp16_softmax", "uses_spcompress"),
         "backend": ("trtllm-gen",),
+        # Since 0.7.4.
+        "window_right": (-1,),
+        "variable_window_token_starts": (None,),
+        "variable_window_token_ends": (None,),
     },
     "trtllm_ragged_attention_deepseek": {
         **_shared("skip_softmax_threshold_scale_factor", "use_fp16_softmax", "uses_spcompress"),
@@ -72,7 +79,7 @@ ACCEPTED: Final[dict[str, dict[str, tuple[object, ...]]]] = {
         "return_lse_base": (None, "base2"),
     },
 }
-"""The other arguments in FlashInfer's signature of each entry point, with the values that have no effect."""
+"""The other arguments of each entry point in FlashInfer's releases, with the values that have no effect."""
 
 
 def reject_others(function: str, others: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ def bind(module: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]
 
     """
     function = flashinfer_op._resolved(module, name)
-    taken = flashinfer_op._taken(function, name, arguments)
+    taken = flashinfer_op._taken(flashinfer_op._parameters(function), name, arguments)
     flashinfer_op._signature(function).bind(**taken)
     return taken
 

@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import msgspec
 import torch
+from packaging.version import Version
 
 from attnfuzz.kernels.gpu import argument_rules as rules
-from attnfuzz.kernels.gpu import lives
+from attnfuzz.kernels.gpu import build_record, lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.wrappers.backends import (
     EIGHT_BITS,
-    NO_POSITIONS,
     PLAIN,
     WIDE,
     WINDOWED,
@@ -31,6 +31,9 @@ from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.case import SPECULATIVE, Case, Mode
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
+
+_DISTINCT_NAMES: Final = Version("0.7.4")
+"""The first release in which the name of a module says all that is compiled."""
 
 _MODULE = "flashinfer.attention"
 _NAME = "BatchAttentionWithAttentionSinkWrapper"
@@ -71,42 +74,36 @@ def sink_modules(bucket: Bucket, backend: str) -> tuple[Module, ...]:
 
 
 def _spec(backend: str, dtypes: tuple[torch.dtype, torch.dtype], dims: tuple[int, int], window: bool, cap: bool) -> Any:
-    """Make the module as the wrapper's constructor does. Its name says neither head dims nor the cache's dtype.
+    assert not cap
+    geometry = dict(zip(("q_data_type", "kv_data_type", "head_dim_qk", "head_dim_vo"), (*dtypes, *dims), strict=True))
+    return module_of_sinks(backend=backend, **geometry, window_left=0 if window else -1)
+
+
+def module_of_sinks(**arguments: Any) -> Any:
+    """Make the module that the wrapper's constructor has compiled for these `arguments`, by the name that it has there.
 
     FlashInfer's own `gen_batch_prefill_attention_sink_module` compiles the same under another name.
     """
-    from flashinfer.jit.attention import modules, variants  # noqa: PLC0415 - makes a CUDA context
-    from flashinfer.jit.utils import filename_safe_dtype_map  # noqa: PLC0415
+    from flashinfer import attention, prefill  # noqa: PLC0415 - makes a CUDA context
+    from flashinfer.jit.attention import modules  # noqa: PLC0415
 
-    assert not cap
-    query, kv = dtypes
-    return modules.gen_customize_batch_prefill_module(
-        backend,
-        f"batch_prefill_attention_sink_{filename_safe_dtype_map[query]}_swa_{window}_{backend}",
-        query,
-        kv,
-        query,
-        torch.int32,
-        *dims,
-        ["sink"],
-        ["float"],
-        ["sm_scale"],
-        ["double"],
-        "AttentionSink",
-        variants.attention_sink_decl[backend],
-        pos_encoding_mode=NO_POSITIONS,
-        use_sliding_window=window,
-        use_fp16_qk_reduction=False,
-        paged_kv_stride_mode="independent" if backend == "fa2" else "runtime",
-        module_surface="full",
-    )
+    # The constructor passes the name and the rest to its base class, whose place this one takes.
+    asked = type("Asked", (prefill.BatchPrefillWithPagedKVCacheWrapper,), {"__init__": _keep})
+    wrapper = type(_NAME, (getattr(attention, _NAME), asked), {})(torch.empty(0), **arguments)
+    given = wrapper.given
+    return modules.gen_customize_batch_prefill_module(given["backend"], *given["jit_args"], **given["jit_kwargs"])
+
+
+def _keep(self: Any, **given: Any) -> None:
+    self.given = given
 
 
 def _with_sinks(bucket: Bucket) -> Bucket:
     return msgspec.structs.replace(bucket, sinks=(True,))
 
 
-# One bucket for each name of a module: two geometries with one name would overwrite each other's sources.
+# One bucket for each name of a module before 0.7.4, which said neither head dims nor the cache's dtype: two geometries
+# with one name would overwrite each other's sources.
 _FA2_BUCKETS: Final = tuple(map(_with_sinks, (PLAIN, EIGHT_BITS)))
 _FA3_BUCKETS: Final = tuple(map(_with_sinks, (PLAIN, WINDOWED)))
 
@@ -128,7 +125,7 @@ SINK_BACKENDS: Final = (_backend("fa2", FA2_SINKS, _FA2_BUCKETS), _backend("fa3"
 
 
 class SecondSession(PagedWrapperSession):
-    """A session in a process that has made a wrapper for another geometry, whose module has the same name.
+    """A session in a process that has made a wrapper for another geometry, whose module had the same name before 0.7.4.
 
     The library of that name, which is loaded by then, is that of the `first` bucket: FlashInfer would compile the
     second module over it, and the loader returns the library that it has loaded from the same path.
@@ -144,14 +141,20 @@ class SecondSession(PagedWrapperSession):
 
 
 def _second(backend: str, form: SinkForm, *buckets: Bucket) -> GpuBackend:
-    """Make a backend apart, as most of its cases fail, for geometries whose modules have the name of PLAIN's."""
+    """Make a backend apart, as most of its cases fail, for geometries whose modules had the name of PLAIN's."""
     first = _with_sinks(PLAIN)
+
+    def modules_of(bucket: Bucket) -> tuple[Module, ...]:
+        # Modules of one name would be compiled over each other.
+        own = sink_modules(bucket, backend) if build_record.installed() >= _DISTINCT_NAMES else ()
+        return (*sink_modules(first, backend), *own)
+
     alone = _backend(backend, form, tuple(map(_with_sinks, buckets)))
     return replace(
         alone,
         name=f"{alone.name}_second",
         session=partial(SecondSession, form, first, buckets=alone.capability.buckets),
-        modules_of=lambda _: sink_modules(first, backend),
+        modules_of=modules_of,
     )
 
 

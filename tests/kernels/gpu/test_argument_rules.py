@@ -9,6 +9,7 @@ from attnfuzz.harness.backends.registry import builtin
 from attnfuzz.kernels.arguments.argument_forms import AT_LAUNCH, PLACED, reaches
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import function_argument_rules as functions
+from attnfuzz.kernels.gpu.flashinfer_op import method_parameters
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentStanding, Rules
 
 F = ArgumentForm
@@ -61,8 +62,10 @@ OPTIONS = {
 def test_a_promised_form_of_a_wrapper_is_an_argument_with_a_default(wrapper: str, of: Rules) -> None:
     module, name = wrapper.split(".")
     found: Any = getattr(pytest.importorskip(f"flashinfer.{module}"), name)
-    plan = inspect.signature(getattr(found, "_plan_impl", found.plan)).parameters
-    run = inspect.signature(found.run).parameters
+    plan = method_parameters(found, "_plan_impl" if hasattr(found, "_plan_impl") else "plan")
+    run = method_parameters(found, "run")
+    assert plan is not None
+    assert run is not None
     for rule in of:
         if rule.standing is ArgumentStanding.PROMISED:
             arguments = {argument: plan.get(argument) or run.get(argument) for argument in OPTIONS[rule.form]}

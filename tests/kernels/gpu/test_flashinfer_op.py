@@ -37,6 +37,13 @@ class Wrapper:
         self.planned = indptr * (2 if causal else 1)
 
 
+class SinkWrapper(Wrapper):
+    """A wrapper that adds an argument to its plan."""
+
+    def plan(self, *sinks: int, scale: int = 1, **arguments: Any) -> None:
+        super().plan(scale * sum(sinks), **arguments)
+
+
 @logged
 def decode(query: int, out: int, window_left: int = -1) -> tuple[int, int, int]:
     return query, out, window_left
@@ -52,7 +59,7 @@ def old(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
     flashinfer = types.ModuleType("flashinfer")
     flashinfer.__version__ = "0.6.1"  # type: ignore[attr-defined] # a module without a file
     module = types.ModuleType(f"flashinfer_{request.node.name}")
-    for each in (decode, anything, Wrapper):
+    for each in (decode, anything, Wrapper, SinkWrapper):
         setattr(module, each.__name__, each)
     monkeypatch.setitem(sys.modules, "flashinfer", flashinfer)
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -128,3 +135,11 @@ def test_decorators_of_the_installed_release_keep_its_signatures() -> None:
     arguments = dict.fromkeys(["query", "kv_cache", "workspace_buffer", "block_tables", "seq_lens", "max_seq_len"], 0)
     assert bind("flashinfer.decode", "trtllm_batch_decode_with_kv_cache", arguments) == arguments
     assert version()
+
+
+def test_a_method_takes_the_arguments_of_the_overridden_one_that_it_passes_on(old: str) -> None:
+    wrapper = call(old, "SinkWrapper", workspace=1)
+    call_method(wrapper, "plan", 2, 3, scale=2, causal=True, window=None)
+    assert wrapper.planned == 20
+    with pytest.raises(Unsupported, match=r"SinkWrapper\.plan has no argument window$"):
+        call_method(wrapper, "plan", 2, window=3)

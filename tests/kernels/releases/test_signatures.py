@@ -24,7 +24,7 @@ def test_each_version_has_its_own_parameters() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "given"),
-    [("0.6.5", "0.6.3"), ("0.6.13rc1", "0.6.12"), ("9.0", "0.7.2"), ("0.1", "0.6.3"), (None, "0.7.2")],
+    [("0.6.5", "0.6.3"), ("0.6.13rc1", "0.6.12"), ("9.0", "0.7.4"), ("0.1", "0.6.3"), (None, "0.7.4")],
 )
 def test_an_unknown_version_has_those_of_the_last_known_one_before_it(asked: str | None, given: str) -> None:
     assert signatures(None if asked is None else Version(asked)) == signatures(Version(given))

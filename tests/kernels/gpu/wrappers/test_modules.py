@@ -7,12 +7,15 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.wrappers.backends import WRAPPER_BACKENDS, decode_modules, prefill_modules
+from attnfuzz.kernels.gpu.wrappers.sinks import FA2_SINKS, FA3_SINKS, SECOND_SINK_BACKENDS, SINK_BACKENDS
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 
 pytest.importorskip("flashinfer", reason="compares with the installed FlashInfer")
+from flashinfer import attention, prefill
 from flashinfer.jit.attention import modules
 
 BUCKET = Bucket(
@@ -68,3 +71,58 @@ def test_modules_of_all_backends_reach_another_process_and_have_names_of_their_o
     found = {module.name: module for backend in WRAPPER_BACKENDS for module in backend.modules()}
     assert {name: pickle.loads(pickle.dumps(module)).name for name, module in found.items()} == {n: n for n in found}  # noqa: S301 - its own
     assert len({pickle.dumps(module.spec) for module in found.values()}) == len(found)
+
+
+class _LoadedError(Exception):
+    """Ends a constructor where it would compile its module."""
+
+
+Asked = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@pytest.fixture
+def asked_with_sinks(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Asked], list[Asked]]:
+    """The modules that constructors load, and those that a build compiles."""
+    loaded: list[Asked] = []
+    built: list[Asked] = []
+
+    def load(*arguments: Any, **more: Any) -> None:
+        loaded.append((arguments, more))
+        raise _LoadedError
+
+    monkeypatch.setattr(prefill, "get_customize_batch_prefill_module", load)
+    monkeypatch.setattr(
+        modules, "gen_customize_batch_prefill_module", lambda *arguments, **more: built.append((arguments, more))
+    )
+    return loaded, built
+
+
+def _make_and_build(backend: GpuBackend) -> None:
+    form = FA3_SINKS if backend.name.startswith("fa3") else FA2_SINKS
+    for bucket in backend.capability.buckets:
+        for module in backend.modules_of(bucket):
+            module.spec()
+        for window in sorted({left >= 0 for left in bucket.windows}):
+            geometry = replace(bucket.simplest, window_left=0 if window else -1)
+            common = {"float_workspace_buffer": torch.empty(0), "kv_layout": geometry.kv_layout.value}
+            with pytest.raises(_LoadedError):
+                attention.BatchAttentionWithAttentionSinkWrapper(**form.constructed(geometry, common, in_graph=False))
+
+
+@pytest.mark.parametrize("backend", SINK_BACKENDS, ids=lambda each: each.name)
+def test_a_build_compiles_the_modules_that_constructors_with_sinks_load(
+    asked_with_sinks: tuple[list[Asked], list[Asked]], backend: GpuBackend
+) -> None:
+    _make_and_build(backend)
+    loaded, built = asked_with_sinks
+    assert loaded == built
+
+
+@pytest.mark.parametrize("backend", SECOND_SINK_BACKENDS, ids=lambda each: each.name)
+def test_a_second_wrapper_with_sinks_loads_a_module_whose_name_was_compiled(
+    asked_with_sinks: tuple[list[Asked], list[Asked]], backend: GpuBackend
+) -> None:
+    """The name is that of the first wrapper's module, or in later releases of a module of its own."""
+    _make_and_build(backend)
+    loaded, built = asked_with_sinks
+    assert {arguments[1] for arguments, _ in loaded} <= {arguments[1] for arguments, _ in built}
