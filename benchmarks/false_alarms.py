@@ -23,8 +23,8 @@ from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case, ValueFamily
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.features.numbers import families
 from attnfuzz.strategies.cases import cases
-from attnfuzz.strategies.supported import families
 
 DTYPES = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 

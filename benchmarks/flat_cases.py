@@ -35,7 +35,7 @@ from attnfuzz.reference.case import (
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.relation import Relation
-from attnfuzz.strategies.supported import capturable, head_dims, latents
+from attnfuzz.strategies.supported import head_dims, latents
 
 _KV_HEADS, _GROUPS = (1, 2, 3, 4, 8), (1, 2, 3, 4, 5, 8, 16)
 _MOST_STEPS, _MOST_REQUESTS, _MOST_PADDING = 5, 64, 16
@@ -171,7 +171,7 @@ def _step(source: Source, can: Capability) -> Step:
     slots = list(range(len(lengths)))
     random.Random(source.integer(0, 255)).shuffle(slots)
     requests = tuple(Request(slot, *each) for slot, each in zip(slots, lengths, strict=True))
-    launch = source.pick((Launch.EAGER, Launch.REPLAY)) if mode in capturable(can) else Launch.EAGER
+    launch = source.pick((Launch.EAGER, Launch.REPLAY)) if mode in can.capturable else Launch.EAGER
     more = source.integer(0, _MOST_PADDING) if can.padding else 0
     whole = mode.uniform or launch is Launch.REPLAY
     tokens = (len(requests) + more) * stride if whole else sum(q_len for q_len, _ in lengths) + more

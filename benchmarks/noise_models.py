@@ -22,10 +22,10 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode, ValueFamily
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.features.numbers import families
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 from attnfuzz.reference.values import Operand, draw, draw_sinks
-from attnfuzz.strategies.supported import families
 
 Rounding = Callable[[torch.Tensor], torch.Tensor]
 

@@ -4,7 +4,6 @@ A reason is a noun phrase for the sentence "NAME does not support ...".
 """
 
 import math
-from collections.abc import Iterable
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -17,23 +16,18 @@ from attnfuzz.reference.case import (
     Granularity,
     Interleave,
     KvView,
-    Launch,
     Magnitude,
     Mask,
     Mode,
     OtherGroup,
-    Pace,
     PaddedSlot,
     QueryView,
-    Serving,
-    SharedKeys,
-    Step,
     Tombstone,
-    ValueFamily,
 )
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.edges import EdgeRule, edges_of
+from attnfuzz.reference.edges import EdgeRule
+from attnfuzz.reference.features import TABLE
 from attnfuzz.reference.geometry import Geometry, KvLayout
 from attnfuzz.reference.nvfp4 import BLOCK
 from attnfuzz.reference.related import related
@@ -204,6 +198,11 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         return self.kv_shorter_than_q if self.empty_kv is None else self.empty_kv
 
     @property
+    def capturable(self) -> tuple[Mode, ...]:
+        """The modes that a graph can hold: none for a backend without padding, since a capture needs padding."""
+        return self.graph_modes if self.padding else ()
+
+    @property
     def nvfp4_kv(self) -> bool:
         """Whether KV caches are NVFP4, which have scales of blocks."""
         return Granularity.BLOCK in self.granularities
@@ -215,12 +214,14 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
 
     def why_not(self, case: Case) -> str | None:
         """Return the first unsupported feature of `case` as a clause, or None if it is supported."""
-        why_not_geometry = _why_not_buckets if self.buckets else _why_not_geometry
-        reason = why_not_geometry(self, case.geometry) or _why_not_steps(self, case)
-        if reason is None and case.relation is not None:
-            other = _why_not_steps(self, related(case).case)
+        reason = (self.buckets and _why_not_buckets(self, case.geometry)) or self._why_not_features(case)
+        if not reason and case.relation is not None:
+            other = self._why_not_features(related(case).case)
             reason = other and f"{other} (in its related run: {case.relation.words})"
-        return reason
+        return reason or None
+
+    def _why_not_features(self, case: Case) -> str | None:
+        return TABLE.why_not(self, case) or _why_not_modules(self, case)
 
     def most_rows(self, q_heads: int, ranks: int) -> int | None:
         """Return the maximum number of rows of a step with `q_heads` on `ranks`, or None if there is no bound."""
@@ -244,7 +245,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
             other = valid_related(case)
         except ImpossibleCase:
             return False
-        return not (_why_not_steps(self, case) or _why_not_steps(self, other))
+        return not (self._why_not_features(case) or self._why_not_features(other))
 
 
 def _between_them(buckets: tuple[Bucket, ...]) -> dict[str, object]:
@@ -276,191 +277,16 @@ def _why_not_buckets(can: Capability, geometry: Geometry) -> str | None:
     return f"{asked} (no module is compiled for that, the nearest is for {there})"
 
 
-def _why_not_geometry(can: Capability, geometry: Geometry) -> str | None:
-    if geometry.dtype not in can.dtypes:
-        return f"{geometry.dtype} queries"
-    if geometry.kv_dtype not in (geometry.dtype, *can.kv_dtypes):
-        return f"a {geometry.kv_dtype} KV cache under {geometry.dtype} queries"
-    if (geometry.latent is not None) != can.latent:
-        return "multi-head latent attention" if geometry.latent else "attention without latents"
-    head_dims = (geometry.head_dim_qk, geometry.head_dim_vo)
-    if can.head_dims and not set(head_dims) <= set(can.head_dims):
-        return f"head dims other than {', '.join(map(str, can.head_dims))}"
-    if max(head_dims) > can.max_head_dim:
-        return f"head dims above {can.max_head_dim}"
-    if geometry.head_dim_qk != geometry.head_dim_vo and not (can.unequal_head_dims or can.latent):
-        return "head dims of K and V that differ"
-    if geometry.page_size not in can.page_sizes:
-        return f"page size {geometry.page_size}"
-    if geometry.kv_layout not in can.layouts:
-        return f"KV layout {geometry.kv_layout}"
-    for name, present, supported in (
-        ("a sliding window", geometry.window_left >= 0, can.windows),
-        ("attention sinks", geometry.sinks, can.sinks),
-        ("a logit soft cap", geometry.soft_cap != 0, can.soft_cap),
-    ):
-        if present and not supported:
-            return name
-    return None
-
-
-def _why_not_views(can: Capability, case: Case) -> str | None:
-    if case.views.query not in can.query_views:
-        return f"query view {case.views.query}"
-    if case.views.kv not in can.kv_views:
-        return f"KV view {case.views.kv}"
-    if case.views.table_gap and not can.table_gaps:
-        return "gaps between the rows of a page table"
-    if case.pages.hole and not can.pool_holes:
-        return "a pool with a hole"
-    if case.padded_slot not in can.padded_slots:
-        return f"padded slot {case.padded_slot}"
-    reason = _why_not_shared(can, case)
-    if reason is not None:
-        return reason
-    reason = _why_not_called(can, case)
-    if reason is not None:
-        return reason
-    if case.pace is Pace.LATE and can.device is Device.CPU:
-        return "a device that runs behind the host"
-    return None
-
-
-def _why_not_shared(can: Capability, case: Case) -> str | None:
-    """Return the unsupported feature of a pool of windows or of two layer groups, or None."""
-    pages = case.pages
-    if pages.tombstone is not Tombstone.NONE and pages.tombstone not in can.tombstones:
-        return f"a pool of windows with {pages.tombstone} tombstones"
-    if pages.window_tail and not can.window_tail:
-        return "new tokens that are not stored"
-    if pages.other_group is not OtherGroup.NONE and pages.other_group not in can.other_groups:
-        return f"a pool shared with a group of {pages.other_group.value.replace('_', ' ')}"
-    return None
-
-
-def _why_not_called(can: Capability, case: Case) -> str | None:
-    """Return the unsupported argument form or earlier use of `case`, or None."""
-    of_arguments = {rule.form for rule in can.arguments}
-    others = (
-        *(form for form in case.arguments if form not in of_arguments),
-        *(use for use in case.life if use not in can.earlier_uses),
-    )
-    return next((f"calls with {other}" for other in others), None)
-
-
-def _why_not_written(case: Case) -> str | None:
-    if case.relation is not None:
-        return "relations, which compare two attentions"
-    if case.values is ValueFamily.EXTREME and case.scales.granularity.computed:
-        return "numbers that are not finite under scales that follow from them"
-    if case.mask is not Mask.CAUSAL:
-        return f"mask {case.mask}"
-    if case.magnitude is not Magnitude.PLAIN:
-        return f"{case.magnitude} magnitudes, instead of which a writer gets other values"
-    return "a softmax scale" if case.scales.softmax != 1 else None
-
-
-def _why_not_rotated(can: Capability, case: Case) -> str | None:
-    rope = case.rope
-    if rope is None:
-        return "keys that are not rotated" if can.rotary else None
-    if rope.share not in can.rotary:
-        return f"rotary embedding of the {rope.share} head" if can.rotary else "rotary embedding"
-    if rope.scaling not in can.rope_scalings:
-        return f"rotary frequencies scaled as by {rope.scaling}"
-    return None if rope.pairing in can.pairings else f"rotary pairs of {rope.pairing}"
-
-
-def _why_not_attended(can: Capability, case: Case) -> str | None:
-    if case.mask not in can.masks:
-        return f"mask {case.mask}"
-    if case.geometry.window_left >= 0 and case.mask not in can.windowed_masks:
-        return f"a sliding window with mask {case.mask}"
-    if case.values is ValueFamily.EXTREME:
-        return "keys and values that are not finite"
-    if case.magnitude not in can.magnitudes:
-        return f"{case.magnitude} magnitudes"
-    return "keys and values of uneven magnitudes" if case.values is ValueFamily.UNEVEN else None
-
-
-def _why_not_scales(can: Capability, case: Case) -> str | None:
-    if (case.scales.k != 1 or case.scales.v != 1) and not can.scales(case.geometry.kv_dtype):
-        return f"scales of a {case.geometry.kv_dtype} KV cache" if can.kv_scales else "KV scales other than 1"
-    if case.scales.granularity not in can.granularities:
-        return f"scales per {case.scales.granularity.words}"
-    edges = {rule.edge for rule in can.edges}
-    if (edge := next((edge for edge in edges_of(case) if edge not in edges), None)) is not None:
-        return edge
-    if case.scales.blocks not in can.block_scales:
-        return f"{case.scales.blocks} scales of blocks"
-    if case.queries.scale != 1 and not can.query_scales:
-        return "a scale of queries"
-    return "unquantised queries with a quantised KV cache" if case.queries.kept and not can.kept_queries else None
-
-
-def _why_not_scheduled(can: Capability, case: Case) -> str | None:
-    if not can.schedules:
-        return None if case.serving == Serving() else "limits of a server that schedules requests itself"
-    if case.serving.asynchronous and not can.asynchronous:
-        return "asynchronous scheduling"
-    if case.serving.asynchronous and not may_be_asynchronous(case.steps):
-        return "asynchronous scheduling with drafts of no draft model"
-    return None if case.relation is None else "relations between forwards that it chooses itself"
-
-
-def may_be_asynchronous(steps: Iterable[Step]) -> bool:
-    """Return whether a server of these steps may schedule a forward before it has the tokens of the previous one.
-
-    If the forward verifies drafts, the drafts must come from a draft model on the device.
-    """
-    modes = {step.mode for step in steps if step.drafts}
-    return not modes or Mode.DRAFT_DECODE in modes
-
-
-def _why_not_shared_keys(can: Capability, case: Case) -> str | None:
-    shared = case.shared_keys
-    if not can.shared_keys:
-        return None if shared == SharedKeys() else "keys that ranks share"
-    if shared.ranks not in can.shared_keys:
-        return f"keys that {shared.ranks} ranks share"
-    if case.geometry.q_heads % shared.ranks:
-        return f"{case.geometry.q_heads} query heads on {shared.ranks} ranks"
-    if shared.interleave not in can.interleaves:
-        return f"an interleave of a {shared.interleave.replace('_', ' ')}"
-    # vLLM 0.33.0: v1/worker/cp_utils.py, check_attention_cp_compatibility.
-    if shared.interleave is not Interleave.TOKEN and any(step.drafts for step in case.steps):
-        return f"an interleave of a {shared.interleave.replace('_', ' ')} with drafts"
-    return None
-
-
-def _why_not_steps(can: Capability, case: Case) -> str | None:
+def _why_not_modules(can: Capability, case: Case) -> str | None:
+    """Return the part of a step for which no module is compiled, or whose size is out of bounds, or None."""
+    if not can.buckets:
+        return None
     buckets = [bucket for bucket in can.buckets if bucket.covers(case.geometry)]
-    reason = (
-        _why_not_scales(can, case)
-        or _why_not_views(can, case)
-        or (_why_not_written(case) if can.writes else _why_not_attended(can, case))
-        or _why_not_rotated(can, case)
-        or _why_not_scheduled(can, case)
-        or _why_not_shared_keys(can, case)
-    )
-    if reason is not None:
-        return reason
     rows = can.most_rows(case.geometry.q_heads, case.shared_keys.ranks)
     for step in case.steps:
-        if step.mode not in can.modes:
-            return f"mode {step.mode}"
         if rows is not None and step.padded_tokens > rows:
             return f"steps of more than {can.most_programs} rows times query heads and ranks"
         reasons = [bucket.why_not_step(step) for bucket in buckets]
         if reasons and all(reasons):
             return reasons[0]
-        if step.launch is not Launch.EAGER and step.mode not in can.graph_modes:
-            return f"graphs of mode {step.mode}"
-        if step.padded and not can.padding:
-            return "padded batches"
-        for request in step.requests:
-            if request.kv_len == 0 and request.q_len and not can.takes_empty_kv:
-                return "queries of a request without KV"
-            if 0 < request.kv_len < request.q_len and not can.kv_shorter_than_q:
-                return "a request with fewer keys than queries"
     return None

@@ -92,6 +92,15 @@ def validate_any(case: AnyCase) -> None:
         validate_calls(case)
 
 
+def possible(case: AnyCase) -> bool:
+    """Return whether a case can exist."""
+    try:
+        validate_any(case)
+    except ImpossibleCase:
+        return False
+    return True
+
+
 def load(path: str | os.PathLike[str]) -> AnyCase:
     """Read a case from a file. Raises CaseFileError, with the path, if it cannot be read or decoded."""
     source = Path(path)

@@ -29,7 +29,7 @@ from attnfuzz.strategies.rare_features import (
 from attnfuzz.strategies.scope import Extent, scope_of
 from attnfuzz.strategies.sequences import draw_life, draw_single_step, draw_unrelated_steps
 from attnfuzz.strategies.serving import draw_ranks, draw_serving, draw_shared_keys
-from attnfuzz.strategies.supported import capturable, drafts, may_idle, on_a_server, within
+from attnfuzz.strategies.supported import drafts, may_idle, on_a_server, within
 from attnfuzz.strategies.tensors import draw_family, draw_magnitude, draw_placement, draw_scales, draw_served_queries
 
 
@@ -152,7 +152,7 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
 
 def _draw_steps(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
     """Draw steps, launch some of them as graphs, then pad the eager ones: the order in which servers do it."""
-    graph_modes = capturable(setting.can)
+    graph_modes = setting.can.capturable
     lean = setting.lean
     plot = _Plot.SINGLE if setting.scope.one_step else draw(_PLOTS.under(lean))
     if plot is _Plot.SINGLE:

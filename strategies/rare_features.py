@@ -19,13 +19,13 @@ from attnfuzz.reference.case import (
 )
 from attnfuzz.reference.features.calls import axis_of_form
 from attnfuzz.reference.features.classes import ROTARY_SHIFTS, ROTARY_THETAS
+from attnfuzz.reference.features.writes import rotary_shares
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.rope import Pairing, Rope, RopeScaling, RotaryShare
 from attnfuzz.reference.validity import may_share_pool, takes
 from attnfuzz.strategies.choices import Choice, WeightedFlag, on
 from attnfuzz.strategies.lean import Lean
-from attnfuzz.strategies.supported import rotary_shares
 
 _ALONE_OF = 3
 """Weight of a pool of one group, relative to each geometry of a second group."""

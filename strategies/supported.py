@@ -7,12 +7,10 @@ from msgspec.structs import replace
 
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import NOT_DECODED, Granularity, Magnitude, Mode, ValueFamily
+from attnfuzz.reference.case import NOT_DECODED, Granularity, Mode, ValueFamily
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.edges import Edge
 from attnfuzz.reference.geometry import Latent
-from attnfuzz.reference.magnitudes import OF_LATENTS
-from attnfuzz.reference.rope import RotaryShare
 
 # Small dims are repeated: they are the cheapest, and run the same code.
 _HEAD_DIMS = (8, 8, 16, 16, 16, 24, 32, 32, 40, 64, 64, 72, 80, 96, 128, 128, 192, 256, 512)
@@ -24,9 +22,6 @@ _MOST_FREE_HEADS = 16
 _WIDE_HEADS = ((17, 1), (20, 1), (24, 1), (24, 2), (34, 2), (40, 2), (48, 1), (48, 2), (71, 1))
 # Draft tokens: 2 to 8 in servers, rarely 16.
 _DRAFTS = (2, 3, 4, 5, 6, 7, 8) * 4 + (16,)
-_WRITTEN = (ValueFamily.NORMAL, ValueFamily.EXTREME, ValueFamily.ONE_HOT, ValueFamily.LARGE_LOGITS)
-_SCALED = (ValueFamily.NORMAL, ValueFamily.UNEVEN, ValueFamily.UNEVEN, ValueFamily.ONE_HOT, ValueFamily.LARGE_LOGITS)
-_OF_WRITERS = (ValueFamily.EXTREME, ValueFamily.UNEVEN)
 _LATENT_HEADS = (1, 2, 3, 4, 5, 8, 10, 16, 17, 24)
 # Small ranks are repeated: they are cheap, and those of served models are drawn with their layers.
 _RANKS = (*(16, 32, 64, 128) * 2, 192, 256, 320, 384, 512)
@@ -36,11 +31,6 @@ _ROPES, _NOPES, _VOS = (8, 16, 64), (8, 16, 64, 128), (8, 16, 64, 128)
 def may_idle(can: Capability) -> bool:
     """Return whether a step without requests may be drawn."""
     return any(rule.edge is Edge.IDLE for rule in can.edges)
-
-
-def capturable(can: Capability) -> tuple[Mode, ...]:
-    """Return the modes that a graph can hold: none for a backend without padding, since a capture needs padding."""
-    return can.graph_modes if can.padding else ()
 
 
 def dtype_pairs(can: Capability) -> tuple[tuple[DType, DType], ...]:
@@ -94,34 +84,10 @@ def drafts(bucket: Bucket | None, rows: int) -> tuple[int, ...]:
     return tuple(number for number in some if number <= rows)
 
 
-def families(can: Capability) -> tuple[ValueFamily, ...]:
-    """Return value families: attention needs finite numbers, and a writer of the KV cache only moves single ones.
-
-    A writer that computes scales gets rows of many magnitudes.
-    """
-    if not can.writes:
-        return tuple(family for family in ValueFamily if family not in _OF_WRITERS)
-    if not any(each.computed for each in can.granularities):
-        return _WRITTEN
-    return _SCALED if all(each.computed for each in can.granularities) else (*_WRITTEN, ValueFamily.UNEVEN)
-
-
-def magnitudes(can: Capability) -> tuple[Magnitude, ...]:
-    """Return magnitudes of q, K and V. A writer of the KV cache gets value families with numbers of all sizes."""
-    if can.writes:
-        return (Magnitude.PLAIN,)
-    return tuple(each for each in can.magnitudes if not can.latent or each in OF_LATENTS)
-
-
 def granularities(can: Capability, family: ValueFamily) -> tuple[Granularity, ...]:
     """Return granularities of scales for these values: a writer computes none from numbers that are not finite."""
     static = tuple(each for each in can.granularities if not each.computed)
     return static if family is ValueFamily.EXTREME else can.granularities
-
-
-def rotary_shares(can: Capability) -> tuple[RotaryShare, ...]:
-    """Return the shares of a head that a writer rotates. Of a latent, the whole rotary part is rotated."""
-    return tuple(share for share in can.rotary if share is RotaryShare.WHOLE or not can.latent)
 
 
 @cache

@@ -35,12 +35,13 @@ from attnfuzz.reference.features.classes import (
     SLACK_COLUMNS,
     SPARE_PAGES,
 )
+from attnfuzz.reference.features.numbers import families, magnitudes
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.magnitudes import magnitudes_of
 from attnfuzz.reference.validity import may_be_swizzled, may_keep_queries
 from attnfuzz.strategies.choices import Choice, WeightedFlag, on
 from attnfuzz.strategies.lean import Lean
-from attnfuzz.strategies.supported import families, granularities, magnitudes
+from attnfuzz.strategies.supported import granularities
 
 _PAGE_ORDERS = Choice(tuple(PageOrder), on("page order"))
 # If a backend allocates pages itself, only shared prefixes and the number of pages matter.

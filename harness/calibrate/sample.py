@@ -16,11 +16,11 @@ from attnfuzz.reference.attention import attend
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, Request, Step
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.features.numbers import families
 from attnfuzz.reference.geometry import Geometry, Latent
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.strategies.cases import cases
-from attnfuzz.strategies.supported import families
 
 ALPHA = 1e-6
 """Probability of a false alarm per tier in a fit: more than a campaign's for one output, so that a fit has to hold

@@ -12,8 +12,9 @@ from attnfuzz.harness.cli.given import Trees, tree_of
 from attnfuzz.harness.cli.terminal import Terminal, answer, is_quiet, new_table, print_line, warn
 from attnfuzz.kernels.interface.backend import Backend, archs_of
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import KvView, Mask, Mode, QueryView
+from attnfuzz.reference.case import Mode
 from attnfuzz.reference.device import Device
+from attnfuzz.reference.features import TABLE
 from attnfuzz.reference.noise import Origin
 
 _PAIRS = (
@@ -116,24 +117,8 @@ def _listed(values: Iterable[object]) -> str:
 
 
 def _features(can: Capability) -> list[str]:
-    features = {
-        "fp8 KV": can.fp8_kv and not can.buckets,
-        "latents": can.latent,
-        "head_dim_qk != head_dim_vo": can.unequal_head_dims and not can.buckets,
-        "KV cache writes": can.writes,
-        "windows": can.windows,
-        f"masks {'/'.join(mask for mask in can.masks if mask is not Mask.CAUSAL)}": len(can.masks) > 1,
-        "sinks": can.sinks,
-        "soft cap": can.soft_cap,
-        "KV scales": can.kv_scales is True,
-        "scales of fp8 KV": bool(can.kv_scales) and can.kv_scales is not True,
-        "padding": can.padding,
-        "empty KV": can.takes_empty_kv,
-        "kv < q": can.kv_shorter_than_q,
-        "strided q": can.query_views != (QueryView.CONTIGUOUS,),
-        "strided KV": can.kv_views != (KvView.SEPARATE,),
-    }
-    return [feature for feature, present in features.items() if present]
+    kinds = {"latents": can.latent, "KV cache writes": can.writes}
+    return [*(kind for kind, present in kinds.items() if present), *TABLE.optional(can, asked=True)]
 
 
 def noise_words(backend: Backend) -> str:

@@ -33,7 +33,7 @@ from attnfuzz.harness.report.verdict import failure_words, why_idle
 from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.reference.case import Guard
 from attnfuzz.reference.device import Device
-from attnfuzz.reference.not_drawn import not_drawn
+from attnfuzz.reference.features import TABLE
 
 DEFAULT_LEDGER = Path(DEFAULT_NAME)
 
@@ -194,7 +194,7 @@ def _open(console: Console, plan: Plan, past: Past | None) -> None:
             console.print(f"{name} is {noise_words(resolve(name))};", soft_wrap=True)
             console.print(f"  attnfuzz calibrate --backend {name}", soft_wrap=True)
         backend = resolve(name)
-        if isinstance(backend, Rehearsed) and (left_out := not_drawn(backend.capability)):
+        if isinstance(backend, Rehearsed) and (left_out := TABLE.optional(backend.capability, asked=False)):
             console.print(f"Not drawn for {name}: {', '.join(left_out)}; see Capability.", soft_wrap=True)
             if backend.whole_pool:
                 console.print("  It reads or writes pages that no request owns, which pools beyond 2^31 consist of.")

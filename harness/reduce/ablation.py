@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.case import Case
-from attnfuzz.reference.edits.cuts import possible
+from attnfuzz.reference.case_file import possible
 from attnfuzz.reference.features import TABLE
 from attnfuzz.reference.features.calls import FORMS, LIVES
 from attnfuzz.reference.features.row import Feature

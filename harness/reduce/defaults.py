@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.reference.case import Case, Pages
-from attnfuzz.reference.edits.cuts import possible
+from attnfuzz.reference.case_file import possible
 from attnfuzz.reference.edits.removals import no_padding, one_request, slots_in_order
 
 S = TypeVar("S", bound=msgspec.Struct)

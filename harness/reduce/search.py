@@ -21,8 +21,7 @@ from attnfuzz.harness.reduce.plain import EDITS as PLAIN
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase
-from attnfuzz.reference.edits.cuts import possible
+from attnfuzz.reference.case_file import AnyCase, possible
 from attnfuzz.reference.edits.lengths import EDITS as LENGTHS
 from attnfuzz.reference.edits.relation import run_only_the_other
 from attnfuzz.reference.edits.steps import EDITS as STEPS

@@ -43,7 +43,7 @@ from attnfuzz.harness.search.refused import is_refused, judged_without
 from attnfuzz.harness.verdict.failures import FAULTS, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import WRONG, Fingerprint
 from attnfuzz.reference.case import Case, Outputs
-from attnfuzz.reference.edits.cuts import possible
+from attnfuzz.reference.case_file import possible
 from attnfuzz.reference.features.row import Feature
 from attnfuzz.reference.mistake import Mistake
 

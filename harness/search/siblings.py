@@ -22,7 +22,7 @@ from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
-from attnfuzz.reference.edits.cuts import possible
+from attnfuzz.reference.case_file import possible
 from attnfuzz.reference.features.row import Feature
 
 _SCALES = ("K scale", "V scale")

@@ -15,7 +15,8 @@ from attnfuzz.harness.reduce.ablation import ablations, reseeded
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.reference.case import Case, ValueFamily
-from attnfuzz.reference.edits.cuts import possible, tidy
+from attnfuzz.reference.case_file import possible
+from attnfuzz.reference.edits.cuts import tidy
 from attnfuzz.reference.edits.relation import run_only_the_other
 
 

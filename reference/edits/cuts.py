@@ -1,4 +1,4 @@
-"""The order of shrinking, shorter tuples and lower numbers; and whether an edited case can exist."""
+"""The order of shrinking: shorter tuples and lower numbers."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -6,8 +6,6 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
-from attnfuzz.reference.case_file import AnyCase, validate_any
-from attnfuzz.reference.validity import ImpossibleCase
 
 T = TypeVar("T")
 
@@ -74,12 +72,3 @@ def tidy(case: Case) -> Case:
 def graph_of(step: Step) -> tuple[Mode, int, int]:
     """Return the key of a step's graph."""
     return step.mode, step.padded_tokens, step.tokens_per_request
-
-
-def possible(case: AnyCase) -> bool:
-    """Return whether a case can exist."""
-    try:
-        validate_any(case)
-    except ImpossibleCase:
-        return False
-    return True

@@ -20,7 +20,7 @@ from attnfuzz.reference.case import (
     steps_in_chunks,
 )
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.edits.cuts import graph_of, map_requests, possible, tidy, with_q_len, with_requests
+from attnfuzz.reference.edits.cuts import graph_of, map_requests, tidy, with_q_len, with_requests
 from attnfuzz.reference.edits.lengths import with_drafts
 from attnfuzz.reference.edits.relation import run_only_the_other
 from attnfuzz.reference.edits.steps import as_eager, with_surplus
@@ -267,13 +267,12 @@ def one_page(case: Case) -> Iterator[Case]:
 def full_pages(case: Case) -> Iterator[Case]:
     """Yield keys that fill the last page of each request; in some cases also pages of one token.
 
-    These are yielded if a request has fewer keys than queries, which filling its page might change, or if the steps do
-    not allow other lengths. Otherwise, more pages would be another feature.
+    These are yielded if a request has fewer keys than queries, which filling its page might change. Otherwise, more
+    pages would be another feature.
     """
     size = case.geometry.page_size
-    filled = map_requests(case, lambda each: replace(each, kv_len=each.kv_len + -each.kv_len % size))
-    yield filled
-    if not possible(filled) or any(each.kv_len < each.q_len for step in case.steps for each in step.requests):
+    yield map_requests(case, lambda each: replace(each, kv_len=each.kv_len + -each.kv_len % size))
+    if any(each.kv_len < each.q_len for step in case.steps for each in step.requests):
         yield replace(case, geometry=replace(case.geometry, page_size=1))
 
 

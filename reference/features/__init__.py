@@ -10,8 +10,6 @@ from attnfuzz.reference.features.table import FeatureTable
 from attnfuzz.reference.features.writes import PADDED_SLOTS, ROTATION
 
 TABLE = FeatureTable(
-    *STEPS,
-    *REQUESTS,
     *GEOMETRY,
     *SEEN_KEYS,
     *SCALES,
@@ -25,6 +23,8 @@ TABLE = FeatureTable(
     *RANKS,
     *SCHEDULING,
     *CALLS,
+    *STEPS,
+    *REQUESTS,
 )
 """The features of attention and of writing the KV cache."""
 

@@ -1,14 +1,18 @@
 """Features of the steps of a case, and of their requests."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING
 
-from attnfuzz.reference.case import Case, Launch, Mode
+from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
 from attnfuzz.reference.edges import Edge
 from attnfuzz.reference.edits import removals
 from attnfuzz.reference.features.classes import ACCEPTED, BATCHES, DRAFTS, KEYS, KV_LENGTHS, QUERIES
 from attnfuzz.reference.features.moments import Moment, of_steps
-from attnfuzz.reference.features.row import Axis, but, classed, grouped, of_case, only, removable, single, size
+from attnfuzz.reference.features.row import Axis, Refusal, but, classed, grouped, of_case, only, removable, single, size
+
+if TYPE_CHECKING:
+    from attnfuzz.reference.capability import Capability
 
 TILE = 64
 """Number of keys that many kernels load at a time."""
@@ -124,6 +128,38 @@ def _full(case: Case) -> bool:
     return any(kv_len and kv_len % case.geometry.page_size == 0 for kv_len in _lengths(case))
 
 
+def _idle_steps(can: "Capability") -> Iterable[str]:
+    if not any(rule.edge is Edge.IDLE for rule in can.edges):
+        return ("none",)
+    return ("none", "no rows", *(["padding alone"] * can.padding), *(["replayed"] * bool(can.capturable)))
+
+
+def _refused_idle(can: "Capability", case: Case) -> str | None:
+    idle = any(step.idle for step in case.steps)
+    return Edge.IDLE if idle and all(rule.edge is not Edge.IDLE for rule in can.edges) else None
+
+
+def _refused_graph(can: "Capability", step: Step) -> str | None:
+    graph = step.launch is not Launch.EAGER
+    return f"graphs of mode {step.mode}" if graph and step.mode not in can.graph_modes else None
+
+
+def _in_steps(refusal: Callable[["Capability", Step], str | None]) -> Refusal:
+    return lambda can, case: next(filter(None, (refusal(can, step) for step in case.steps)), None)
+
+
+def _in_requests(refusal: Callable[["Capability", Request], str | None]) -> Refusal:
+    return lambda can, case: next(
+        filter(None, (refusal(can, request) for step in case.steps for request in step.requests)), None
+    )
+
+
+_LAUNCHES = ("eager", "first replay", "replayed again", "captured late")
+_PADDINGS = ("none", "tokens", "fewer requests than real", "as many requests, or more")
+_PREFIXES = ("yes", "none", "fewer keys than queries")
+_CHUNKS = ("no prefix", "one", "several", "one request ends early")
+_NO_KEYS = "the backend does not take requests without KV"
+
 STEPS = grouped(
     "steps",
     of_case(
@@ -136,27 +172,42 @@ STEPS = grouped(
         single("idle step", ("none", "no rows", "padding alone", "replayed"), _idle),
         "steps",
         removable("idle step", but("none"), removals.no_idle_steps),
+        filed={"several steps": but("none"), "padded": only("padding alone", "replayed")},
         formerly={Edge.IDLE: "idle step"},
+        supported=_idle_steps,
+        lack="the backend does not run without requests, or not so",
+        refusal=_refused_idle,
     ),
     of_steps(
         single("mode", Mode, lambda moment: moment.step.mode),
         "steps.mode",
         formerly={mode: f"mode={mode}" for mode in Mode},
+        supported=lambda can: can.modes,
+        lack="the backend does not have this mode",
+        refusal=_in_steps(lambda can, step: None if step.mode in can.modes else f"mode {step.mode}"),
     ),
     of_steps(
-        Axis("launch", ("eager", "first replay", "replayed again", "captured late"), _launch),
+        Axis("launch", _LAUNCHES, _launch),
         "steps.launch",
         removable("replay", but("eager"), removals.no_graphs),
         # A capture is a step, and consists of padding.
         filed=dict.fromkeys(("several steps", "replayed", "padded"), but("eager")),
         formerly={"replayed": "replay"},
+        supported=lambda can: _LAUNCHES if can.capturable else ("eager",),
+        lack="the backend is not captured in graphs",
+        refusal=_in_steps(_refused_graph),
+        optional=("graphs", lambda can: can.graph_modes),
     ),
     of_steps(
-        single("padding", ("none", "tokens", "fewer requests than real", "as many requests, or more"), _padding),
+        single("padding", _PADDINGS, _padding),
         "steps.padded_tokens",
         removable("padding", but("none"), removals.no_padding, also="idle step=padding alone"),
         filed={"padded": but("none")},
         formerly={"padded": "padding"},
+        supported=lambda can: _PADDINGS if can.padding else ("none",),
+        lack="the backend is not padded",
+        refusal=_in_steps(lambda can, step: "padded batches" if step.padded and not can.padding else None),
+        optional=("padding", lambda can: can.padding),
     ),
 )
 
@@ -174,6 +225,15 @@ REQUESTS = grouped(
         removable("empty KV", but("none"), removals.no_empty_kv),
         filed={"empty kv": but("none")},
         formerly={"empty kv": "empty KV"},
+        supported=lambda can: ("none", "some", "all") if can.takes_empty_kv else ("none",),
+        lack=_NO_KEYS,
+        refusal=_in_requests(
+            lambda can, request: (
+                "queries of a request without KV"
+                if request.q_len and not request.kv_len and not can.takes_empty_kv
+                else None
+            )
+        ),
     ),
     of_steps(
         Axis("kv len", KV_LENGTHS.names, _kv_len),
@@ -181,6 +241,8 @@ REQUESTS = grouped(
         size("several pages", only("a page and one", "whole pages", "several pages"), removals.one_page),
         size("partly filled page", only(), removals.full_pages, present=_partly_filled),
         size("full last page", only(), removals.no_full_pages, present=_full),
+        supported=lambda can: KV_LENGTHS.names if can.takes_empty_kv else KV_LENGTHS.names[1:],
+        lack=_NO_KEYS,
     ),
     of_steps(
         classed("longest kv", KEYS, lambda moment: max(kv_len for _, kv_len in moment.asking)),
@@ -192,13 +254,24 @@ REQUESTS = grouped(
             removals.at_most_keys(TILE),
             present=lambda case: max(_lengths(case), default=0) > TILE,
         ),
+        supported=lambda can: KEYS.names if can.takes_empty_kv else KEYS.names[1:],
+        lack=_NO_KEYS,
     ),
     of_steps(
-        Axis("prefix", ("yes", "none", "fewer keys than queries"), _prefix, total=False),
+        Axis("prefix", _PREFIXES, _prefix, total=False),
         "steps.requests.kv_len",
         removable("fewer keys than queries", only("fewer keys than queries"), removals.no_short_kv),
         filed={"kv < q": only("fewer keys than queries")},
         formerly={"kv < q": "fewer keys than queries"},
+        supported=lambda can: _PREFIXES if can.kv_shorter_than_q else _PREFIXES[:-1],
+        lack="the backend does not take fewer keys than queries",
+        refusal=_in_requests(
+            lambda can, request: (
+                "a request with fewer keys than queries"
+                if 0 < request.kv_len < request.q_len and not can.kv_shorter_than_q
+                else None
+            )
+        ),
     ),
     of_steps(
         Axis("q lens", (_UNIFORM, "ragged", "an idle request"), _q_lens),
@@ -222,8 +295,10 @@ REQUESTS = grouped(
     ),
     of_steps(Axis("past", ("new", "grown", "handed on"), _past), "steps.requests.slot"),
     of_steps(
-        Axis("chunks", ("no prefix", "one", "several", "one request ends early"), _chunks, total=False),
+        Axis("chunks", _CHUNKS, _chunks, total=False),
         "chunk_capacity",
         removable("several chunks", but("no prefix", "one"), removals.one_chunk),
+        supported=lambda can: _CHUNKS if can.latent and Mode.CHUNKED_PREFILL in can.modes else (),
+        lack="nothing but a chunked prefill of latents is cut into chunks",
     ),
 )

@@ -1,6 +1,9 @@
 """Features of the geometry, and of the keys that queries see."""
 
-from attnfuzz.reference.case import Case, Mask
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from attnfuzz.reference.case import Case, Granularity, Mask
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.edits import removals
 from attnfuzz.reference.edits.removals import case_with, geometry_with
@@ -14,9 +17,23 @@ from attnfuzz.reference.features.classes import (
     VALUE_DIMS,
 )
 from attnfuzz.reference.features.moments import Moment, of_steps
-from attnfuzz.reference.features.row import but, classed, flag, grouped, of_case, only, removable, single, size
+from attnfuzz.reference.features.row import (
+    but,
+    classed,
+    flag,
+    grouped,
+    of_case,
+    offers,
+    only,
+    removable,
+    single,
+    size,
+)
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.masks import applies
+
+if TYPE_CHECKING:
+    from attnfuzz.reference.capability import Capability
 
 VECTOR = 16
 """Number of elements of a head that kernels handle at a time. The rest often takes another code path."""
@@ -29,16 +46,57 @@ def _rest_of_a_vector(case: Case) -> bool:
     return geometry.latent is None and bool(geometry.head_dim_qk % VECTOR or geometry.head_dim_vo % VECTOR)
 
 
+def _refused_head_dims(can: "Capability", case: Case) -> str | None:
+    head_dims = (case.geometry.head_dim_qk, case.geometry.head_dim_vo)
+    if can.head_dims and not set(head_dims) <= set(can.head_dims):
+        return f"head dims other than {', '.join(map(str, can.head_dims))}"
+    return f"head dims above {can.max_head_dim}" if max(head_dims) > can.max_head_dim else None
+
+
 def _value_dim(case: Case) -> str:
     return VALUE_DIMS.of(case.geometry.head_dim_qk, case.geometry.head_dim_vo)
+
+
+def _value_dims(can: "Capability") -> Iterable[str]:
+    # With latents, K is the whole one, and V a part of it.
+    return ("smaller",) if can.latent else VALUE_DIMS.names if can.unequal_head_dims else ("as K's",)
+
+
+def _refused_value_dim(can: "Capability", case: Case) -> str | None:
+    equal = case.geometry.head_dim_qk == case.geometry.head_dim_vo
+    return None if equal or can.unequal_head_dims or can.latent else "head dims of K and V that differ"
+
+
+def _refused_latent(can: "Capability", case: Case) -> str | None:
+    latent = case.geometry.latent is not None
+    return None if latent == can.latent else "multi-head latent attention" if latent else "attention without latents"
+
+
+def _kv_dtypes(can: "Capability") -> Iterable[str]:
+    plain = ("that of the queries",) if Granularity.TENSOR in can.granularities else ()
+    return (*plain, *(["float8_e4m3"] if can.fp8_kv else []), *(["nvfp4"] if can.nvfp4_kv else []))
+
+
+def _refused_kv_dtype(can: "Capability", case: Case) -> str | None:
+    dtype, kv_dtype = case.geometry.dtype, case.geometry.kv_dtype
+    return None if kv_dtype in (dtype, *can.kv_dtypes) else f"a {kv_dtype} KV cache under {dtype} queries"
 
 
 GEOMETRY = grouped(
     "geometry",
     of_case(
+        classed("latent", LATENTS, lambda case: case.geometry.latent),
+        "geometry.latent",
+        supported=lambda can: LATENTS.names[1:] if can.latent else ("none",),
+        lack="a backend has latents or not",
+        refusal=_refused_latent,
+    ),
+    of_case(
         classed("KV heads", KV_HEADS, lambda case: case.geometry.kv_heads),
         "geometry.kv_heads",
         size("several KV heads", but("1"), removals.one_kv_head),
+        supported=lambda can: ("1",) if can.latent else KV_HEADS.names,
+        lack="the backend has latents: one KV head",
     ),
     of_case(
         classed("group", GROUPS, lambda case: case.geometry.group),
@@ -54,18 +112,36 @@ GEOMETRY = grouped(
             removals.multiples_of(VECTOR),
             present=_rest_of_a_vector,
         ),
+        refusal=_refused_head_dims,
     ),
     of_case(
         single("V dim", VALUE_DIMS.names, _value_dim),
         "geometry.head_dim_vo",
         size("V dim", but("as K's"), removals.equal_head_dims),
+        supported=_value_dims,
+        lack="the backend does not have such head dims of V",
+        refusal=_refused_value_dim,
+        optional=("other head dims of V", lambda can: can.unequal_head_dims or can.latent),
     ),
-    of_case(classed("latent", LATENTS, lambda case: case.geometry.latent), "geometry.latent"),
-    of_case(classed("page size", PAGE_SIZES, lambda case: case.geometry.page_size), "geometry.page_size"),
+    of_case(
+        classed("page size", PAGE_SIZES, lambda case: case.geometry.page_size),
+        "geometry.page_size",
+        supported=lambda can: map(PAGE_SIZES.of, can.page_sizes),
+        lack="the backend does not have pages of this size",
+        refusal=lambda can, case: (
+            None if case.geometry.page_size in can.page_sizes else f"page size {case.geometry.page_size}"
+        ),
+    ),
     of_case(
         single("dtype", _DTYPES, lambda case: case.geometry.dtype),
         "geometry.dtype",
         removable("16 bits", but(DType.FLOAT32), removals.in_fp32),
+        **offers(
+            lambda can: can.dtypes,
+            "the backend does not take queries of this dtype",
+            lambda case: case.geometry.dtype,
+            "{} queries",
+        ),
     ),
     of_case(
         classed("KV dtype", KV_DTYPES, lambda case: case.geometry.kv_dtype),
@@ -73,25 +149,46 @@ GEOMETRY = grouped(
         removable("fp8 KV", but("that of the queries"), removals.no_fp8),
         filed={"fp8 kv": only("float8_e4m3")},
         formerly={"fp8 kv": "KV dtype=float8_e4m3"},
+        supported=_kv_dtypes,
+        lack="the backend does not have such a KV cache",
+        refusal=_refused_kv_dtype,
+        optional=("fp8 caches", lambda can: can.fp8_kv or can.nvfp4_kv),
     ),
     of_case(
         single("layout", KvLayout, lambda case: case.geometry.kv_layout),
         "geometry.kv_layout",
         removable("NHD layout", but(KvLayout.HND), geometry_with(kv_layout=KvLayout.HND)),
+        **offers(
+            lambda can: can.layouts,
+            "the backend does not have this KV layout",
+            lambda case: case.geometry.kv_layout,
+            "KV layout {}",
+        ),
     ),
     of_case(
         flag("sinks", lambda case: case.geometry.sinks),
         "geometry.sinks",
         removable("sinks", but("none"), removals.no_sinks),
         filed={"sinks": but("none")},
+        supported=lambda can: ("none", "yes") if can.sinks else ("none",),
+        lack="the backend does not have sinks",
+        refusal=lambda can, case: "attention sinks" if case.geometry.sinks and not can.sinks else None,
+        optional=("sinks", lambda can: None if can.writes else can.sinks),
     ),
     of_case(
         flag("soft cap", lambda case: case.geometry.soft_cap > 0),
         "geometry.soft_cap",
         removable("soft cap", but("none"), geometry_with(soft_cap=0.0)),
         filed={"soft cap": but("none")},
+        supported=lambda can: ("none", "yes") if can.soft_cap else ("none",),
+        lack="the backend does not have soft caps",
+        refusal=lambda can, case: "a logit soft cap" if case.geometry.soft_cap and not can.soft_cap else None,
+        optional=("soft caps", lambda can: None if can.writes else can.soft_cap),
     ),
 )
+
+
+_WINDOWS = ("none", "a query's own key", "cuts keys off", "longer than all keys")
 
 
 def _window(moment: Moment) -> str:
@@ -107,6 +204,13 @@ def _mask(moment: Moment) -> str:
     return moment.case.mask if applies(moment.case, moment.step) else Mask.CAUSAL
 
 
+def _refused_mask(can: "Capability", case: Case) -> str | None:
+    if case.mask not in can.masks:
+        return f"mask {case.mask}"
+    windowed = case.geometry.window_left >= 0
+    return f"a sliding window with mask {case.mask}" if windowed and case.mask not in can.windowed_masks else None
+
+
 _FORMER_MASKS = {
     "full mask": Mask.FULL,
     "tree": Mask.TREE,
@@ -117,12 +221,16 @@ _FORMER_MASKS = {
 SEEN_KEYS = grouped(
     "visible keys",
     of_steps(
-        single("window", ("none", "a query's own key", "cuts keys off", "longer than all keys"), _window),
+        single("window", _WINDOWS, _window),
         "geometry.window_left",
         removable("window", but("none"), removals.without_window),
         removable("keys outside of the window", only("cuts keys off"), removals.no_window),
         removable("window of one key", only("a query's own key"), removals.wider_window),
         filed={"window": but("none")},
+        supported=lambda can: _WINDOWS if can.windows else ("none",),
+        lack="the backend does not have windows",
+        refusal=lambda can, case: "a sliding window" if case.geometry.window_left >= 0 and not can.windows else None,
+        optional=("windows", lambda can: None if can.writes else can.windows),
     ),
     of_steps(
         single("mask", Mask, _mask),
@@ -132,5 +240,12 @@ SEEN_KEYS = grouped(
         removable("rows that a mask hides all keys from", only(Mask.EMPTY_ROWS), case_with(mask=Mask.CUSTOM)),
         filed={word: only(mask) for word, mask in _FORMER_MASKS.items()},
         formerly={word: f"mask={mask}" for word, mask in _FORMER_MASKS.items()},
+        supported=lambda can: can.masks,
+        lack="the backend does not have this mask",
+        refusal=_refused_mask,
+        optional=(
+            "masks other than causal",
+            lambda can: None if can.writes or can.latent else can.masks != (Mask.CAUSAL,),
+        ),
     ),
 )

@@ -1,6 +1,9 @@
 """Features of memory: the pages of the KV pool, the strides of tensors, and the contents of buffers."""
 
+from typing import TYPE_CHECKING
+
 from attnfuzz.reference.case import (
+    Case,
     Guard,
     KvView,
     OtherGroup,
@@ -16,8 +19,11 @@ from attnfuzz.reference.edits import removals
 from attnfuzz.reference.edits.removals import case_with, part_with
 from attnfuzz.reference.features.classes import GAP_COLUMNS, POOLS, SLACK_COLUMNS, SPARE_PAGES
 from attnfuzz.reference.features.moments import Moment, of_steps
-from attnfuzz.reference.features.row import but, classed, flag, grouped, of_case, removable, single
+from attnfuzz.reference.features.row import but, classed, flag, grouped, of_case, offers, removable, single
 from attnfuzz.reference.shared_pools import pages_left
+
+if TYPE_CHECKING:
+    from attnfuzz.reference.capability import Capability
 
 
 def _tombstones(moment: Moment) -> str:
@@ -33,6 +39,14 @@ def _window_tail(moment: Moment) -> bool:
     return any(pages_left(case, q_len, kv_len) * size > kv_len - q_len for q_len, kv_len in asking)
 
 
+def _refused_group(can: "Capability", case: Case) -> str | None:
+    group = case.pages.other_group
+    has = group is OtherGroup.NONE or group in can.other_groups
+    return None if has else f"a pool shared with a group of {group.value.replace('_', ' ')}"
+
+
+_GIVEN_OUT = (PageOrder.IDENTITY, PageOrder.SHARED_PREFIX, PageOrder.REUSED)
+
 PAGES = grouped(
     "pages",
     of_case(
@@ -40,6 +54,8 @@ PAGES = grouped(
         "pages.order",
         removable("page order", but(PageOrder.IDENTITY), part_with("pages", order=PageOrder.IDENTITY)),
         filed={"pages": but(PageOrder.IDENTITY)},
+        supported=lambda can: _GIVEN_OUT if can.schedules else PageOrder,
+        lack="the backend gives out pages itself",
     ),
     of_case(
         single("table tail", TableTail, lambda case: case.pages.tail),
@@ -61,6 +77,10 @@ PAGES = grouped(
         "pages.hole",
         removable("offsets beyond 2^31", but("small"), part_with("pages", hole=0)),
         filed={"pages": but("small")},
+        supported=lambda can: POOLS.names if can.pool_holes else ("small",),
+        lack="the backend does not take pools with holes",
+        refusal=lambda can, case: "a pool with a hole" if case.pages.hole and not can.pool_holes else None,
+        optional=("pools beyond 2^31", lambda can: bool(can.pool_holes)),
     ),
     of_case(
         single("behind the last key", Unused, lambda case: case.pages.behind),
@@ -83,18 +103,32 @@ PAGES = grouped(
         single("tombstones", Tombstone, _tombstones),
         "pages.tombstone",
         removable("tombstones", but("none"), removals.pages_kept),
+        **offers(
+            lambda can: (Tombstone.NONE, *(can.tombstones if can.windows else ())),
+            "the backend does not have such tombstones",
+            lambda case: case.pages.tombstone,
+            "a pool of windows with {} tombstones",
+        ),
         filed={"pages": but("none")},
     ),
     of_steps(
         flag("window tail", _window_tail),
         "pages.window_tail",
         removable("window tail", but("none"), part_with("pages", window_tail=False)),
+        supported=lambda can: ("none", "yes") if can.windows and can.window_tail else ("none",),
+        lack="the backend stores every new token",
+        refusal=lambda can, case: (
+            "new tokens that are not stored" if case.pages.window_tail and not can.window_tail else None
+        ),
         filed={"pages": but("none")},
     ),
     of_case(
         single("other group", OtherGroup, lambda case: case.pages.other_group),
         "pages.other_group",
         removable("other group", but("none"), part_with("pages", other_group=OtherGroup.NONE)),
+        supported=lambda can: (OtherGroup.NONE, *can.other_groups),
+        lack="the backend does not share its pool with such a group",
+        refusal=_refused_group,
         filed={"pages": but("none")},
     ),
 )
@@ -105,6 +139,11 @@ VIEWS = grouped(
         classed("table gap", GAP_COLUMNS, lambda case: case.views.table_gap),
         "views.table_gap",
         removable("table gap", but("none"), part_with("views", table_gap=0)),
+        supported=lambda can: GAP_COLUMNS.names if can.table_gaps else ("none",),
+        lack="the backend takes dense page tables only",
+        refusal=lambda can, case: (
+            "gaps between the rows of a page table" if case.views.table_gap and not can.table_gaps else None
+        ),
         filed={"views": but("none")},
     ),
     of_case(
@@ -112,12 +151,26 @@ VIEWS = grouped(
         "views.query",
         removable("query view", but(QueryView.CONTIGUOUS), part_with("views", query=QueryView.CONTIGUOUS)),
         filed={"views": but(QueryView.CONTIGUOUS)},
+        **offers(
+            lambda can: can.query_views,
+            "the backend does not take this query view",
+            lambda case: case.views.query,
+            "query view {}",
+        ),
+        optional=("strided queries", lambda can: can.query_views != (QueryView.CONTIGUOUS,)),
     ),
     of_case(
         single("KV view", KvView, lambda case: case.views.kv),
         "views.kv",
         removable("KV view", but(KvView.SEPARATE), part_with("views", kv=KvView.SEPARATE)),
         filed={"views": but(KvView.SEPARATE)},
+        **offers(
+            lambda can: can.kv_views,
+            "the backend does not take this KV view",
+            lambda case: case.views.kv,
+            "KV view {}",
+        ),
+        optional=("strided caches", lambda can: can.kv_views != (KvView.SEPARATE,)),
     ),
 )
 

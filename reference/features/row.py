@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.edits.removals import Removal
 from attnfuzz.reference.features.classes import Classes, Kinds
+
+if TYPE_CHECKING:
+    from attnfuzz.reference.capability import Capability
 
 T = TypeVar("T")
 
@@ -89,6 +92,11 @@ class FeatureRow(Generic[T]):
     that determine it, such as "geometry.sinks", and `removables` its properties that can be taken away. Related
     features form a `group`. `filed` are words that the names of findings count, each with the coverage features that
     cause it, and `formerly` words of older ledgers, each with the word that replaces it.
+
+    `supported` returns the values that occur in cases of a backend, and `lack` is the reason why others do not, a
+    clause. `refusal` returns the part of a case that a backend does not support, a noun phrase, or None; without one,
+    all values are supported. `optional` is a name for the whole feature, if a capability has to ask for it, with a
+    function that returns whether it does, or None for a backend that can't.
     """
 
     axis: Axis[T]
@@ -98,12 +106,19 @@ class FeatureRow(Generic[T]):
     group: str = ""
     filed: tuple[tuple[str, frozenset[str]], ...] = ()
     formerly: tuple[tuple[str, str], ...] = ()
+    supported: "Supported | None" = None
+    lack: str = ""
+    refusal: "Refusal | None" = None
+    optional: "tuple[str, Callable[[Capability], object]] | None" = None
 
     @property
     def name(self) -> str:
         """The name of the feature, and of its axis."""
         return self.axis.name
 
+
+Supported = Callable[["Capability"], Iterable[str]]
+Refusal = Callable[["Capability", Case], str | None]
 
 Values = Callable[[Axis[Any]], frozenset[str]]
 """Chooses the features of some values of an axis."""
@@ -145,17 +160,27 @@ def of_case(
     *removables: Removable,
     filed: Mapping[str, Values] = MappingProxyType({}),
     formerly: Mapping[str, str] = MappingProxyType({}),
-    of_steps: bool = False,
+    **others: Any,
 ) -> FeatureRow[T]:
-    """Return the row of a feature of whole cases. `fields` are separated by spaces."""
+    """Return the row of a feature of whole cases. `fields` are separated by spaces, `others` as in FeatureRow."""
     return FeatureRow(
         axis=axis,
-        of_steps=of_steps,
         fields=tuple(fields.split()),
         removables=tuple(make(axis) for make in removables),
         filed=tuple((word, values(axis)) for word, values in filed.items()),
         formerly=tuple(formerly.items()),
+        **others,
     )
+
+
+def offers(supported: Supported, lack: str, value: Callable[[Case], str], text: str = "{}") -> dict[str, Any]:
+    """Return the parts of a row whose values a capability lists. `text` is the noun phrase of an unsupported one."""
+
+    def refusal(can: "Capability", case: Case) -> str | None:
+        has = value(case)
+        return None if has in supported(can) else text.format(has)
+
+    return {"supported": supported, "lack": lack, "refusal": refusal}
 
 
 def grouped(name: str, *rows: FeatureRow[Any]) -> tuple[FeatureRow[Any], ...]:

@@ -4,11 +4,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.features.moments import moments_of
 from attnfuzz.reference.features.row import Axis, Feature, FeatureRow, T
+
+if TYPE_CHECKING:
+    from attnfuzz.reference.capability import Capability
 
 _Named = tuple[tuple[Axis[T], dict[str, str]], ...]
 
@@ -39,6 +42,7 @@ class FeatureTable:
             {name: frozenset(members) for name, members in groups.items() if members}
         )
         self.words = (*dict.fromkeys((*self.features, *self.groups, *chain(*self.axes.values()))),)
+        self._refusals = tuple(row.refusal for row in rows if row.refusal is not None)
         self.former: Mapping[str, str] = MappingProxyType({old: new for row in rows for old, new in row.formerly})
 
     def of_case(self, case: Case) -> list[str]:
@@ -57,6 +61,15 @@ class FeatureTable:
         """Return the properties that a case has and that can be taken away."""
         shown = self.coverage_of(case)
         return frozenset(each for each in self.features.values() if each.shown(case, shown))
+
+    def why_not(self, can: "Capability", case: Case) -> str | None:
+        """Return the first feature of a case that a backend does not support, as a noun phrase, or None."""
+        return next(filter(None, (refusal(can, case) for refusal in self._refusals)), None)
+
+    def optional(self, can: "Capability", *, asked: bool) -> list[str]:
+        """Return the features for which a capability has to ask, and for which `can` asks, or does not."""
+        found = [(name, present(can)) for name, present in (row.optional for row in self.rows if row.optional)]
+        return list(dict.fromkeys(name for name, wants in found if wants is not None and bool(wants) is asked))
 
     def words_of(self, case: Case) -> frozenset[str]:
         """Return the words for the features of a case that a ledger may name."""

@@ -11,12 +11,11 @@ from functools import partial
 
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Granularity, Mask, Mode
-from attnfuzz.reference.device import Device
-from attnfuzz.reference.edges import Edge
-from attnfuzz.reference.features.classes import GROUPS, HEAD_DIMS, PAGE_SIZES
+from attnfuzz.reference.case import Mask, Mode
+from attnfuzz.reference.features import TABLE
+from attnfuzz.reference.features.classes import GROUPS, HEAD_DIMS
 from attnfuzz.strategies.coverage.features import axes
-from attnfuzz.strategies.supported import capturable, families, head_dims, latents, magnitudes, may_idle, rotary_shares
+from attnfuzz.strategies.supported import head_dims, latents
 
 Features = tuple[str, ...]
 Holds = Callable[[Capability], object]
@@ -56,10 +55,6 @@ class Clash:
     where: Holds
 
 
-def _never(reason: str, patterns: str, where: Holds) -> Lack:
-    return Lack(reason, lambda can: named(patterns) if where(can) else ())
-
-
 def _clash(reason: str, features: str, excluded: str, where: Holds = lambda _: True) -> Clash:
     return Clash(reason, named(features), named(excluded), where)
 
@@ -69,22 +64,9 @@ def _besides(axis: str, values: Iterable[object]) -> Features:
     return tuple(feature for feature in axes()[axis] if feature not in kept)
 
 
-def _forms_left_out(axis: str, can: Capability) -> Features:
-    """Return the argument forms on this axis that the capability does not have."""
-    return _besides(axis, ("plain", *(rule.form for rule in can.arguments)))
-
-
-_EDGES = (
-    ("softmax scale", Edge.SOFTMAX_ZERO, Edge.SOFTMAX_NEGATIVE),
-    ("K scale", Edge.K_ZERO, Edge.K_NEGATIVE),
-    ("V scale", Edge.V_ZERO, Edge.V_NEGATIVE),
-)
-
-
-def _factors_left_out(axis: str, zero: Edge, negative: Edge, can: Capability) -> Features:
-    """Return the factors of 0 and below that the capability does not have."""
-    edges = {rule.edge for rule in can.edges}
-    return (*((f"{axis}=0",) if zero not in edges else ()), *((f"{axis}=below 0",) if negative not in edges else ()))
+def _unsupported(axis: str, supported: Callable[[Capability], Iterable[str]], can: Capability) -> Features:
+    """Return the features of an axis that no case of a backend has."""
+    return _besides(axis, supported(can))
 
 
 def _head_dims(can: Capability) -> set[str]:
@@ -150,125 +132,10 @@ def _all_drafts(can: Capability) -> bool:
 
 _CUTTING = "window=none|cuts keys off"
 _NO_KEYS = "kv len=0; without keys=some|all; longest kv=0"
-_NO_CHUNKS = "nothing but a chunked prefill of latents is cut into chunks"
 
 LACKS: tuple[Lack, ...] = (
-    Lack("the backend does not have this mode", lambda can: _besides("mode", can.modes)),
-    Lack("the backend does not take queries of this dtype", lambda can: _besides("dtype", can.dtypes)),
-    Lack("the backend does not have this mask", lambda can: _besides("mask", can.masks)),
-    Lack("the backend does not have this KV layout", lambda can: _besides("layout", can.layouts)),
-    Lack("the backend's padded tokens do not go there", lambda can: _besides("padded slot", can.padded_slots)),
-    _never("a writer has no softmax", "softmax scale!=1; relation!=none", lambda can: can.writes),
-    Lack("not drawn: other values show nothing of this kernel", lambda can: _besides("values", families(can))),
-    Lack("the backend does not have this magnitude", lambda can: _besides("magnitude", magnitudes(can))),
-    _never(
-        "the backend rotates no keys",
-        "rotary share!=none; rotary pairing!=none; rotary theta!=none; rotary shift!=none; rotary scaling!=none",
-        lambda can: not can.rotary,
-    ),
-    _never(
-        "the backend rotates all keys",
-        "rotary share=none; rotary pairing=none; rotary theta=none",
-        lambda can: bool(can.rotary),
-    ),
-    Lack(
-        "the backend does not rotate this share of a head",
-        lambda can: _besides("rotary share", ("none", *rotary_shares(can))),
-    ),
-    Lack(
-        "the backend does not rotate such pairs",
-        lambda can: _besides("rotary pairing", ("none", *can.pairings)),
-    ),
-    Lack(
-        "the backend does not rotate by such frequencies",
-        lambda can: _besides("rotary scaling", ("none", *can.rope_scalings)),
-    ),
-    Lack("the backend does not take this query view", lambda can: _besides("query view", can.query_views)),
-    Lack("the backend does not take this KV view", lambda can: _besides("KV view", can.kv_views)),
-    _never("the backend takes dense page tables only", "table gap!=none", lambda can: not can.table_gaps),
-    Lack("the backend's tensors are not passed so", partial(_forms_left_out, "tensor argument")),
-    Lack("the backend's options are not passed so", partial(_forms_left_out, "other argument")),
-    Lack("the backend has no such object", lambda can: _besides("life", ("new", *can.earlier_uses))),
-    _never("a CPU has no queue to be behind with", "pace!=prompt", lambda can: can.device is not Device.CUDA),
-    Lack(
-        "the backend does not have pages of this size",
-        lambda can: _besides("page size", map(PAGE_SIZES.of, can.page_sizes)),
-    ),
+    *(Lack(row.lack, partial(_unsupported, row.name, row.supported)) for row in TABLE.rows if row.supported),
     Lack("the backend does not have this head dim", lambda can: _besides("head dim", _head_dims(can))),
-    _never("the backend does not have an fp8 KV cache", "KV dtype=float8_e4m3", lambda can: not can.fp8_kv),
-    _never("the backend does not have an NVFP4 KV cache", "KV dtype=nvfp4", lambda can: not can.nvfp4_kv),
-    Lack("the backend does not have this layout of scales", lambda can: _besides("scales of blocks", can.block_scales)),
-    _never("the backend does not take pools with holes", "pool!=small", lambda can: not can.pool_holes),
-    _never("the backend does not have windows", "window!=none", lambda can: not can.windows),
-    Lack(
-        "the backend does not have such tombstones",
-        lambda can: _besides("tombstones", ("none", *(can.tombstones if can.windows else ()))),
-    ),
-    _never("the backend stores every new token", "window tail=yes", lambda can: not (can.windows and can.window_tail)),
-    Lack(
-        "the backend does not share its pool with such a group",
-        lambda can: _besides("other group", ("none", *can.other_groups)),
-    ),
-    _never(
-        "the backend does not schedule",
-        "token budget=yes; lacking pages=yes; asynchronous=yes",
-        lambda can: not can.schedules,
-    ),
-    _never("the backend does not schedule asynchronously", "asynchronous=yes", lambda can: not can.asynchronous),
-    _never(
-        "the backend has no ranks that share keys",
-        "ranks=four; interleave!=token; all to all=yes",
-        lambda can: not can.shared_keys,
-    ),
-    Lack("the backend's ranks don't have such runs of keys", lambda can: _besides("interleave", can.interleaves)),
-    _never("the backend's keys are shared by two ranks", "ranks=four", lambda can: set(can.shared_keys) <= {2}),
-    _never("the backend chooses its forwards itself", "relation!=none", lambda can: can.schedules),
-    _never(
-        "the backend gives out pages itself",
-        "page order=reversed|shuffled|interleaved",
-        lambda can: can.schedules,
-    ),
-    _never("the backend does not have sinks", "sinks=yes", lambda can: not can.sinks),
-    _never("the backend does not have soft caps", "soft cap=yes", lambda can: not can.soft_cap),
-    *(
-        Lack("the backend does not take such a factor", partial(_factors_left_out, axis, zero, negative))
-        for axis, zero, negative in _EDGES
-    ),
-    _never("the backend does not scale K and V", "K scale!=1; V scale!=1", lambda can: not can.kv_scales),
-    _never("the backend has no scale of queries", "query scale!=1", lambda can: not can.query_scales),
-    _never(
-        "the backend keeps no queries beside a quantised cache", "kept queries=yes", lambda can: not can.kept_queries
-    ),
-    Lack("the backend does not take such scales", lambda can: _besides("scales per", can.granularities)),
-    _never(
-        "every KV cache of the backend has scales per head",
-        "KV dtype=that of the queries",
-        lambda can: Granularity.TENSOR not in can.granularities,
-    ),
-    _never("the backend is not padded", "padding!=none; relation=padding enlarged", lambda can: not can.padding),
-    _never("the backend is not padded", "idle step=padding alone", lambda can: not can.padding),
-    _never("the backend does not run without requests", "idle step!=none", lambda can: not may_idle(can)),
-    _never(
-        "the backend is not captured in graphs",
-        "launch!=eager; relation=replay as eager; idle step=replayed",
-        lambda can: not capturable(can),
-    ),
-    _never("the backend does not take requests without KV", _NO_KEYS, lambda can: not can.takes_empty_kv),
-    _never(
-        "the backend does not take fewer keys than queries",
-        "prefix=fewer keys than queries",
-        lambda can: not can.kv_shorter_than_q,
-    ),
-    _never("the backend needs equal head dims", "V dim!=as K's", lambda can: not (can.unequal_head_dims or can.latent)),
-    _never("the backend has latents: K is the whole one, V a part", "V dim!=smaller", _latent),
-    _never("the backend has latents: one KV head", "KV heads!=1", _latent),
-    _never("the backend has latents", "latent=none", _latent),
-    _never("the backend does not have latents", "latent!=none", lambda can: not can.latent),
-    _never(
-        _NO_CHUNKS,
-        "chunks; relation=chunks changed",
-        lambda can: not (can.latent and Mode.CHUNKED_PREFILL in can.modes),
-    ),
 )
 
 

@@ -23,10 +23,10 @@ from attnfuzz.reference.case import (
     steps_in_chunks,
 )
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.features.numbers import families
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.validity import products
 from attnfuzz.strategies.cases import cases
-from attnfuzz.strategies.supported import families
 
 pytestmark = [pytest.mark.draws, pytest.mark.slow]
 

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.reference.capability import may_be_asynchronous
 from attnfuzz.reference.case import Launch, PageOrder
+from attnfuzz.reference.features.serving import may_be_asynchronous
 
 pytestmark = pytest.mark.vllm
 

@@ -9,8 +9,8 @@ from attnfuzz.harness.calibrate.sample import LENGTHS, long_cases
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.features.numbers import families
 from attnfuzz.reference.validity import validate
-from attnfuzz.strategies.supported import families
 
 
 def made(can: Capability, dtype: DType) -> list[Case]:

@@ -18,8 +18,8 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode, ValueFamily
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.features.numbers import families
 from attnfuzz.reference.noise import NoiseModel
-from attnfuzz.strategies.supported import families
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

@@ -30,8 +30,8 @@ from attnfuzz.reference.case import (
     ValueFamily,
     Workspace,
 )
+from attnfuzz.reference.case_file import possible
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.edits.cuts import possible
 from attnfuzz.reference.related import related
 from attnfuzz.reference.relation import Relation
 

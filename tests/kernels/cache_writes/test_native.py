@@ -8,9 +8,9 @@ from attnfuzz.kernels.cache_writes.native import NATIVE_WRITERS, NativeWriter
 from attnfuzz.kernels.native import build
 from attnfuzz.reference.case import Case, Granularity, KvView, Launch, Mode, PaddedSlot, Pages, Scales, Views
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.features.writes import rotary_shares
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.rope import Rope
-from attnfuzz.strategies.supported import rotary_shares
 
 
 @pytest.fixture(scope="module", autouse=True)
