@@ -20,8 +20,8 @@ from attnfuzz.harness.backends.description import MOST_BYTES, Description, Rehea
 from attnfuzz.harness.backends.load import BackendFileError, BackendSource, brief, load
 from attnfuzz.harness.backends.unowned_pages import small_case, touches_unowned_pages
 from attnfuzz.harness.verdict.printable import printable, shortened
-from attnfuzz.harness.workers.pool import HandlerError, Workers
 from attnfuzz.harness.workers.postmortem import Death
+from attnfuzz.harness.workers.supervisor import HandlerError, Workers
 from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.case import Case
 

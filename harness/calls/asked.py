@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from attnfuzz.harness.calls.literal_calls import flat, literal_arguments, rows
 from attnfuzz.harness.calls.planned_runs import PLANNED_RUNS, PlannedRun, with_plan
 from attnfuzz.kernels.meaning import Breach, Parameter, RequestSpan, Role
+from attnfuzz.kernels.meaning.call_pool import token_major
 from attnfuzz.kernels.meaning.forms import described, tensors_of, window_of
 from attnfuzz.kernels.meaning.known import entry_points
-from attnfuzz.kernels.meaning.pool import token_major
 from attnfuzz.reference.calls import Buffer, Call, CallAnswer, CallCase, Expected, View, named_views, pack
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType

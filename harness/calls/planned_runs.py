@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from attnfuzz.harness.calls.object_calls import needs
 from attnfuzz.kernels.interface.library_call import PLANS
 from attnfuzz.kernels.meaning import Breach, Parameter, RequestSpan
+from attnfuzz.kernels.meaning.call_pool import pool_forms, pool_of
 from attnfuzz.kernels.meaning.entry_point import Role
 from attnfuzz.kernels.meaning.forms import Form, parameters_of
-from attnfuzz.kernels.meaning.pool import pool_forms, pool_of
 from attnfuzz.reference.calls import REPLAY, Argument, CallCase, View
 
 _CANONICAL: Final = {"q": "query", "paged_kv_cache": "kv_cache", "k": "key", "v": "value"}

@@ -10,7 +10,7 @@ from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.messages import Caught, HandedOver
 from attnfuzz.harness.triage.run import blamed_for
 from attnfuzz.harness.verdict.blame import Blamed
-from attnfuzz.harness.workers.pool import HandlerError
+from attnfuzz.harness.workers.supervisor import HandlerError
 
 MOST_SECONDS = 120.0
 """Time limit for a script, which may compile its kernels."""

@@ -7,7 +7,7 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.harness.calls.asked import AskedCall, NamesNothing, NotJudgeable
-from attnfuzz.harness.dumps.pool import in_ranges
+from attnfuzz.harness.dumps.cut_pool import in_ranges
 from attnfuzz.harness.dumps.understood import Understood
 from attnfuzz.kernels.meaning import Role
 from attnfuzz.reference.call_validity import validate_calls

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from attnfuzz.harness.dumps.contents import BufferShelf
-from attnfuzz.harness.dumps.pool import CutPool, PageMap, cut_pool, in_ranges
+from attnfuzz.harness.dumps.cut_pool import CutPool, PageMap, cut_pool, in_ranges
 from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, RecordedCall
 from attnfuzz.harness.dumps.understood import Understood, layout_of
 from attnfuzz.harness.verdict.wording import count

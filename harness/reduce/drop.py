@@ -16,8 +16,8 @@ from attnfuzz.harness.reduce.numbers import flat_keys, renumbered
 from attnfuzz.harness.reduce.placed_views import Place, tidy, views_of
 from attnfuzz.harness.reduce.units import Positions, Uncuttable, marked
 from attnfuzz.kernels.meaning import Role
+from attnfuzz.kernels.meaning.call_pool import token_major
 from attnfuzz.kernels.meaning.forms import window_of
-from attnfuzz.kernels.meaning.pool import token_major
 from attnfuzz.reference.calls import CallCase, Expected, View, content_of, viewed
 from attnfuzz.reference.dtypes import DType
 

@@ -14,7 +14,7 @@ from attnfuzz.harness.sandbox.confirm import recheck
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.workers.lifeline import NurseryError
-from attnfuzz.harness.workers.pool import HandlerError
+from attnfuzz.harness.workers.supervisor import HandlerError
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.user_error import UserError
 

@@ -20,8 +20,8 @@ from attnfuzz.harness.verdict.describe import describe_any
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.harness.workers.patience import Patience
-from attnfuzz.harness.workers.pool import HandlerError, Refused, Workers
 from attnfuzz.harness.workers.postmortem import Death, explain
+from attnfuzz.harness.workers.supervisor import HandlerError, Refused, Workers
 from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.kernels.interface.library_call import COMPILES

@@ -9,7 +9,7 @@ from attnfuzz.harness.backends.engines import engine_of
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.workers import gpu_core
 from attnfuzz.harness.workers.nursery import named
-from attnfuzz.harness.workers.pool import Workers
+from attnfuzz.harness.workers.supervisor import Workers
 from attnfuzz.kernels.cuda.visible import visible
 from attnfuzz.kernels.interface.toolchain import toolchains
 from attnfuzz.reference.device import Device

@@ -19,7 +19,7 @@ from attnfuzz.harness.triage.result import VariantOutcome
 from attnfuzz.harness.triage.variants import cut
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.wording import left_unjudged
-from attnfuzz.harness.workers.pool import HandlerError
+from attnfuzz.harness.workers.supervisor import HandlerError
 from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.kernels.meaning import Breach, Role
 from attnfuzz.kernels.meaning.known import entry_points

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
+from attnfuzz.kernels.meaning.call_pool import Pool
 from attnfuzz.kernels.meaning.entry_point import Arguments, Parameter, RequestSpan
 from attnfuzz.kernels.meaning.forms import tensor_of
-from attnfuzz.kernels.meaning.pool import Pool
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import workspace_bytes
 

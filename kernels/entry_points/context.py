@@ -11,6 +11,7 @@ import torch
 
 from attnfuzz.kernels.entry_points.attention import Attention, Stated
 from attnfuzz.kernels.entry_points.attention_entry_point import AttentionEntryPoint
+from attnfuzz.kernels.meaning.call_pool import Pool, pool_forms, pool_of, pool_of_one
 from attnfuzz.kernels.meaning.entry_point import Arguments, Parameter, Role
 from attnfuzz.kernels.meaning.forms import (
     TOKEN_LSE,
@@ -23,7 +24,6 @@ from attnfuzz.kernels.meaning.forms import (
     tensor_of,
     window_of,
 )
-from attnfuzz.kernels.meaning.pool import Pool, pool_forms, pool_of, pool_of_one
 from attnfuzz.kernels.meaning.spans import Rows, cumulative_rows, packed_spans, paged_spans
 from attnfuzz.kernels.native.ops import NATIVE
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from attnfuzz.kernels.entry_points.attention import Attention, Stated, native_workspace
 from attnfuzz.kernels.entry_points.attention_entry_point import AttentionEntryPoint
 from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
+from attnfuzz.kernels.meaning.call_pool import LATENTS, Pool, latent_pool, pool_forms, pool_of
 from attnfuzz.kernels.meaning.entry_point import Arguments, Parameter, Role
 from attnfuzz.kernels.meaning.forms import (
     TOKEN_LSE,
@@ -15,7 +16,6 @@ from attnfuzz.kernels.meaning.forms import (
     sinks_forms,
     window_of,
 )
-from attnfuzz.kernels.meaning.pool import LATENTS, Pool, latent_pool, pool_forms, pool_of
 from attnfuzz.kernels.meaning.spans import cumulative_rows, paged_spans, uniform_rows
 
 XQA_SEMAPHORES = 8 << 20

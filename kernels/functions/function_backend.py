@@ -47,8 +47,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from attnfuzz.kernels.arguments.argument_forms import reaches
 from attnfuzz.kernels.arguments.edges import opened
+from attnfuzz.kernels.arguments.form_tables import reaches
 from attnfuzz.kernels.arguments.lives import on_another_stream
 from attnfuzz.kernels.cuda import guards, nvcc, visible
 from attnfuzz.kernels.cuda.visible import Arch

@@ -17,8 +17,8 @@ from attnfuzz.kernels.planning.queries import place_sinks
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.workspace import native_workspace
 from attnfuzz.kernels.vllm.adaptations import PINNED, SPLIT, STACKED
-from attnfuzz.kernels.vllm.cpu.pool import CpuKv
-from attnfuzz.kernels.vllm.dcp.pool import RankPool
+from attnfuzz.kernels.vllm.cpu.cpu_pool import CpuKv
+from attnfuzz.kernels.vllm.dcp.sharded_pool import RankPool
 from attnfuzz.kernels.vllm.kinds import HOPPER
 from attnfuzz.kernels.vllm.mla.buffers import renew_buffers
 from attnfuzz.kernels.vllm.pool import PackedKv, SplitKv, StackedKv, VllmPool

@@ -15,13 +15,13 @@ from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
 from attnfuzz.kernels.releases.origins import Origins
 from attnfuzz.kernels.releases.rejection import rejections_of
 from attnfuzz.kernels.vllm.config import drafting
-from attnfuzz.kernels.vllm.cpu.pool import CpuPool
+from attnfuzz.kernels.vllm.cpu.cpu_pool import CpuPool
 from attnfuzz.kernels.vllm.cpu.runner import CpuRunner
 from attnfuzz.kernels.vllm.dcp.latents import LatentShardedRunner
-from attnfuzz.kernels.vllm.dcp.pool import ShardedPool
 from attnfuzz.kernels.vllm.dcp.runner import MERGES, ShardedRunner
+from attnfuzz.kernels.vllm.dcp.sharded_pool import ShardedPool
 from attnfuzz.kernels.vllm.drafter import DraftingRunner, LatentDraftingRunner, rejected
-from attnfuzz.kernels.vllm.mla.pool import LatentPool
+from attnfuzz.kernels.vllm.mla.latent_pool import LatentPool
 from attnfuzz.kernels.vllm.mla.prefills import chunk_capacity, merges, most_requests
 from attnfuzz.kernels.vllm.mla.runner import LatentRunner
 from attnfuzz.kernels.vllm.pool import VllmPool

@@ -1,4 +1,4 @@
-"""Small calls of the four attention functions, drawn or at hand: legal ones, with all that a planner may hand over."""
+"""Small legal calls of the four attention functions, drawn or fixed, with every argument that a planner may pass."""
 
 import itertools
 from collections.abc import Callable, Mapping

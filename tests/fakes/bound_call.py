@@ -1,4 +1,4 @@
-"""Holds a call against the signature that the installed FlashInfer has, as a launch does, without making it."""
+"""Stands for a launch: binds a call to the installed FlashInfer's signature without making it."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which backends on GPUs the tests run: what this machine can run, and has compiled."""
+"""The backends on GPUs that tests run: those that this machine can run and has compiled."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Events of campaigns that never ran, for tests of what is made of them."""
+"""Events of campaigns that never ran, for tests of code that reads events."""
 
 import functools
 from typing import Any

@@ -1,4 +1,4 @@
-"""A campaign in a process of its own, as a user starts it: to be followed by its log, and killed."""
+"""A campaign in a process of its own, as a user starts it, which tests follow by its log and kill."""
 
 import contextlib
 import os

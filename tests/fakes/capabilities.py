@@ -1,4 +1,4 @@
-"""Capabilities with much left out: what a strategy must not draw."""
+"""Capabilities that lack many features, which a strategy must then not draw."""
 
 from msgspec.structs import replace
 

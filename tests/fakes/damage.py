@@ -1,4 +1,4 @@
-"""What may lie where a file of attnfuzz should, and a disk that is full."""
+"""Stands for a damaged or foreign file where attnfuzz expects its own, and for a full disk."""
 
 import errno
 import os

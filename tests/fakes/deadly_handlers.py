@@ -1,4 +1,4 @@
-"""Handlers that die in every way, for the workers' tests. The nursery imports this module by its name."""
+"""Stands for a handler of a worker: handlers that die in every way. The nursery imports this module by its name."""
 
 import ctypes
 import os

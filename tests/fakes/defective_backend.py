@@ -1,4 +1,4 @@
-"""A backend whose defect is named: `defective_backend.py:NAN_ROW` is right but for a row of NaN. NONE is right."""
+"""Stands for a backend with the named defect: `defective_backend.py:NAN_ROW` has a row of NaN, NONE has no defect."""
 
 import ctypes
 import math

@@ -1,4 +1,4 @@
-"""The direct backends on the CPU: each call is bound to the installed signature, and answered from its own metadata.
+"""Stands for FlashInfer's single functions: each call is bound to the installed signature, and answered on the CPU.
 
 What a real function checks of its arguments, or only documents, is asserted here. The answers are the reference's, to
 the keys that the metadata names; only the merges are native kernels.

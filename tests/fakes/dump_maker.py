@@ -1,4 +1,4 @@
-"""Dumps in the format of FlashInfer's level 10, without FlashInfer: any function, any state, and some that lie.
+"""Stands for FlashInfer's dumps of level 10: any function, any state, and some with false content.
 
 `Dumper` does for a call what flashinfer/api_logging.py does, tensors on the CPU. Tests compare the two.
 """

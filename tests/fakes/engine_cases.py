@@ -1,4 +1,4 @@
-"""Cases for releases, and for engines that schedule requests themselves, of steps that are written as tuples."""
+"""Cases for releases, and for engines that schedule requests themselves, with steps written as tuples."""
 
 from collections.abc import Mapping
 

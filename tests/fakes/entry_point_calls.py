@@ -1,4 +1,4 @@
-"""Calls of every entry point that break no precondition, small enough to be read; tests change an argument of one."""
+"""Small calls of every entry point that break no precondition; each test changes one argument."""
 
 from typing import Any
 

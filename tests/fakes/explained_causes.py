@@ -1,4 +1,4 @@
-"""Kernels that are functions of a case, and whether a known cause explains a failure of theirs."""
+"""Stands for kernels and for attribution: kernels that are functions of a case, and causes that explain one."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""Findings of the fake backend, and one home's archive as campaign after campaign opens it."""
+"""Findings of the fake backend, and one home's archive as successive campaigns open it."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Campaigns on fake jobs, with a real archive: how they are begun, killed, and gone on with."""
+"""Campaigns on fake jobs with a real archive, for tests of starting, killing and resuming them."""
 
 import threading
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A judge whose kernels have faults, each of which needs features of a case and shows in some modes and kinds."""
+"""Stands for a worker: kernels with faults that need features of a case, and show in some modes and kinds."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

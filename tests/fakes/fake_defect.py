@@ -1,4 +1,4 @@
-"""Defects that are only names: whatever is searched for them is made up as well."""
+"""Stands for planted defects and their search: defects that are only names, with invented results."""
 
 from attnfuzz.kernels.defects.defect import AttentionDefect, BugClass, Defect, Layer
 

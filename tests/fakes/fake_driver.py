@@ -1,4 +1,4 @@
-"""The part of the CUDA driver that maps memory, over the host's address space: real signatures, real faults.
+"""Stands for the CUDA driver's mapping of memory, with real signatures and faults, on the host's address space.
 
 A page is larger than the host's, so that a tensor has slack beside it, as on a GPU.
 """

@@ -1,4 +1,4 @@
-"""A second engine, found through its entry point. 1.0 and 1.1 have a defect that 1.2 fixed, and 1.3 has another.
+"""Stands for an engine of another package, found by its entry point. 1.2 fixed a defect of 1.0 and 1.1; 1.3 has one.
 
 A release goes wrong only in a worker that imported it; 1.9 can't be run.
 """

@@ -1,4 +1,4 @@
-"""aten's FlashAttention for packed requests, registered for CPUs: it answers from the reference.
+"""Stands for aten's FlashAttention for packed requests on CPUs: it answers from the reference.
 
 Torch registers no such kernel for CPUs. This one checks what the one for CUDA checks (flash_api.cpp, mha_varlen_fwd).
 """

@@ -1,4 +1,4 @@
-"""A GPU for exported scripts on a machine without one: real signatures, the CPU's memory, and the native kernels.
+"""Stands for a GPU under exported scripts: real signatures, the CPU's memory, and the native kernels.
 
 Run with the paths of scripts, it runs each in a process of its own and prints its exit code. FlashInfer's functions and
 those of the CUDA driver keep their names and signatures; a kernel that faults leaves the "GPU" broken, as CUDA does:

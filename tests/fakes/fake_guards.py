@@ -1,4 +1,4 @@
-"""The functions of kernels/cuda/guards.cu on the host: what they read and write, without a GPU."""
+"""Stands for the functions of kernels/cuda/guards.cu: the same reads and writes on the host, without a GPU."""
 
 import ctypes
 import struct

@@ -1,4 +1,4 @@
-"""A stand-in for an SGLang server, with faults that can be switched on. It has no model: tokens follow from a hash.
+"""Stands for an SGLang server, with faults that tests switch on. It has no model: tokens follow from a hash.
 
 Its behaviour is that of SGLang's source at commit 0025436e (python/sglang/srt/...):
 - entrypoints/http_server.py: /health, /get_server_info (server arguments, scheduler_info, internal_states, version),

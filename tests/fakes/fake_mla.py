@@ -1,4 +1,4 @@
-"""FlashInfer's MLA wrapper without a GPU: it takes what the installed one takes, and computes what it was given."""
+"""Stands for FlashInfer's MLA wrapper: it takes the installed one's arguments, and computes on the CPU."""
 
 from itertools import pairwise
 from typing import Any

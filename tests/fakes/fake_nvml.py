@@ -1,4 +1,4 @@
-"""NVIDIA's management library on a machine that has whatever GPUs a test wants."""
+"""Stands for NVIDIA's management library on a machine with the GPUs that a test names."""
 
 import importlib.machinery
 import inspect

@@ -1,4 +1,4 @@
-"""FlashInfer's classes that own their integer workspace, on the CPU: bound to the installed signatures.
+"""Stands for FlashInfer's classes that own an integer workspace, on the CPU, bound to the installed signatures.
 
 Each answers with the reference's attention to what its own metadata says: pages through the lists, lengths through the
 indptr, masks through their blocks. What the real ones reject is rejected.

@@ -1,4 +1,4 @@
-"""A Ray cluster without processes: actors are objects, and each call is answered when it is waited for."""
+"""Stands for a Ray cluster: actors are objects, and a call is answered when it is awaited."""
 
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Releases of a FlashInfer of a few lines, in folders as pip leaves them and as wheels, and endings of runs."""
+"""Stands for releases of FlashInfer: a few lines each, in folders of pip and as wheels; and endings of runs."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Cases, a strategy and a judge that cost microseconds, so that the search is tested without running kernels."""
+"""Stands for cases, a strategy and a judge that take microseconds, for tests of the search without kernels."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence

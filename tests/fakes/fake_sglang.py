@@ -1,4 +1,4 @@
-"""A source tree that has the names of SGLang's which a backend needs, and nothing of SGLang: for tests without it."""
+"""Stands for a source tree of SGLang: the names that a backend needs, and no code of SGLang's."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Compilation units as FlashInfer describes them, of files that only write down when they begin and end."""
+"""Stands for compilation units of FlashInfer: files whose compiler only records when it begins and ends."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A stand-in for a TensorRT-LLM server, on the stand-in for SGLang's: the same tokens and faults behind other routes.
+"""Stands for a TensorRT-LLM server: the tokens and faults of the fake SGLang server behind other routes.
 
 Its behaviour is that of TensorRT-LLM's source, tensorrt_llm/...:
 - serve/openai_server.py at e7f7345e: /health, /version, /v1/models, /v1/completions; /metrics has the statistics of

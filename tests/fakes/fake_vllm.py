@@ -1,4 +1,4 @@
-"""A source tree that has the names of vLLM's which its FlashInfer backend needs, and nothing of vLLM."""
+"""Stands for a source tree of vLLM: the names that its FlashInfer backend needs, and no code of vLLM's."""
 
 import shutil
 import sys

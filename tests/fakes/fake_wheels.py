@@ -1,4 +1,4 @@
-"""Wheels of an SGLang that is a few lines long, for pip to find in a folder."""
+"""Stands for wheels of SGLang: a few lines each, in a folder where pip finds them."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""FlashInfer's wrapper classes on the CPU: they take what the installed ones take, and attend to what they are given.
+"""Stands for FlashInfer's wrapper classes: they take the installed ones' arguments, and attend on the CPU.
 
 Metadata is read as the kernels read it: pages through the list of their ids, lengths through the indptr. What the real
 ones reject is rejected. Nothing of a plan is kept but the tensors, of which a graph's are the buffers.

@@ -1,4 +1,4 @@
-"""Right attention that changes its mind: an element is off in what a relation asks for the second time."""
+"""Stands for a kernel that is not deterministic: an element is wrong in the second run that a relation makes."""
 
 import itertools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The files that commands read: a good one of each kind, with every optional field, hostile ones, and the commands."""
+"""The files that commands read: a valid one of each kind with every optional field, hostile ones, and the commands."""
 
 import json
 import tempfile

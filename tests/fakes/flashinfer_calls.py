@@ -1,4 +1,4 @@
-"""Calls of FlashInfer that dump themselves on a machine without a GPU: a script, whose settings are the environment's.
+"""A script whose calls of FlashInfer dump themselves without a GPU, with settings of the environment.
 
 FlashInfer's own functions log what they were given and then find no GPU, which leaves the dump of a crashed call.
 Functions of ours that carry its decorator complete.

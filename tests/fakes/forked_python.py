@@ -1,4 +1,4 @@
-"""Forks the processes of attnfuzz off one that has imported torch, in place of starting them.
+"""Stands for starting a Python process: forks it from one that has imported torch.
 
 Starting a nursery or a job takes 2 s of CPU time, nearly all of it for the import of torch. Within
 `forked_processes`, what this process starts as a module of FORKED, or as a script by its path, is forked off a template

@@ -1,4 +1,4 @@
-"""Backends of one function on a GPU: attention in torch, which behaves, or ends with an access or a call that does not.
+"""Stands for functions of users on a GPU: attention in torch, correct, or with a bad access or call at its end.
 
 Named by their file, as users' backends are: gpu_functions.py:ATTENDS.
 """

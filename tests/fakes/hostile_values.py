@@ -1,4 +1,4 @@
-"""Hostile content for any file: fields of a good one with values that do not belong there, and damaged bytes."""
+"""Hostile content for any file: a valid one with fields of other types or values, and damaged bytes."""
 
 import json
 from collections.abc import Iterator

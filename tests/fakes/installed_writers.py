@@ -1,4 +1,4 @@
-"""Writers of the installed FlashInfer with functions on the CPU in place of its own, on drawn cases."""
+"""Stands for writers of the installed FlashInfer: functions on the CPU replace its own, on drawn cases."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

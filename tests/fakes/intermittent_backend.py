@@ -1,4 +1,4 @@
-"""Right attention that is wrong now and then: `intermittent_backend.py:RANDOM_17_NAN`, on a GPU `RANDOM_17_NAN_CUDA`.
+"""Stands for a kernel that is rarely wrong: `intermittent_backend.py:RANDOM_17_NAN`, on a GPU `RANDOM_17_NAN_CUDA`.
 
 The first part of a name says when a launch is wrong: RANDOM_N at random, once in N; EVERY_N at every N-th launch of the
 process; AFTER_1 in each launch after one of a batch of at least `MANY` requests. The next says in what way: NAN is a

@@ -1,4 +1,4 @@
-"""A kernel that takes the last slot from the length of a last page of several slots: a full one has slot -1."""
+"""Stands for a kernel that takes the last slot from the length of the last page: a full page gives slot -1."""
 
 import torch
 from small_cases import run

@@ -1,4 +1,4 @@
-"""The fake source tree of SGLang as a process has it that has loaded it, for as long as a test asks it."""
+"""Stands for a process that has loaded a release: the fake source tree of SGLang, loaded during a test."""
 
 import importlib
 import os

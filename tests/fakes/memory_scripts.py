@@ -1,4 +1,4 @@
-"""What may happen to guarded memory, drawn, and what a memory says of it: the same, whatever device it is on."""
+"""Drawn operations on guarded memory, and the reports due, which are equal on every device."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Backends that compute what is right, and do something to their process: `misbehaving_backend.py:EXIT`. NONE is right.
+"""Stands for a backend that harms its process, with correct results: `misbehaving_backend.py:EXIT`. NONE is harmless.
 
 `NAME_AT_TIMES` does it at one case in eight alone, chosen by its seed.
 """

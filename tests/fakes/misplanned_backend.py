@@ -1,4 +1,4 @@
-"""Backends on a GPU whose plans are wrong: `misplanned_backend.py:pod` is pod that is planned for another scale.
+"""Stands for a planner on a GPU with a mistake: `misplanned_backend.py:pod` is pod planned for another scale.
 
 Where a plan has no scale, its page ids are in another order. A name has "_" for what a Python name can't have.
 """

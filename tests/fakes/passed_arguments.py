@@ -1,4 +1,4 @@
-"""What functions under test were passed. Backends of a file are loaded as another module than the test: this is one."""
+"""The arguments that functions under test received, in one module for all backends of files."""
 
 from collections import Counter
 

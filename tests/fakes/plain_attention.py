@@ -1,4 +1,4 @@
-"""The reference over a paged KV cache, and with an LSE in base 2, as fakes of FlashInfer's functions answer."""
+"""The reference over a paged KV cache, with an LSE in base 2: the answer of fakes of FlashInfer's functions."""
 
 from itertools import pairwise
 from math import log

@@ -1,4 +1,4 @@
-"""A handler that runs a Task as a worker does, but on memory without guards. The nursery imports it by its name."""
+"""Stands for a worker: runs a Task on memory without guards. The nursery imports it by its name."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Kills processes at random with SIGKILL, as a machine without memory does."""
+"""Stands for a machine out of memory: kills processes at random with SIGKILL."""
 
 import contextlib
 import os

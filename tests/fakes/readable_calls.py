@@ -1,4 +1,4 @@
-"""The calls of a dump for tests: what can't be read at all raises."""
+"""The calls of a dump for tests: an unreadable one raises."""
 
 from pathlib import Path
 

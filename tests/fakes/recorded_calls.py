@@ -1,4 +1,4 @@
-"""Recorded calls without a dump: tensors that lie in memory instead of in a file."""
+"""Stands for a dump: recorded calls whose tensors are in memory instead of a file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""A Tracer that keeps what backends launch."""
+"""Stands for a Tracer: keeps the launches of backends."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,4 +1,4 @@
-"""How a command tells that it was asked for something that can't be."""
+"""Checks of the message with which a command refuses an impossible request."""
 
 from command_line import Ran
 

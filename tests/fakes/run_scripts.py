@@ -1,4 +1,4 @@
-"""Runs scripts one after another, each in a fork of a process that has imported what takes long."""
+"""Stands for starting scripts: runs each in a fork of a process with slow imports done."""
 
 import os
 import runpy

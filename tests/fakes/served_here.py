@@ -1,4 +1,4 @@
-"""Campaigns against stand-ins of this process: without waiting, and in batches that no clock decides."""
+"""Stands for campaigns against servers: in this process, without waiting, in batches that depend on no clock."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What Hypothesis makes of cases that fail a test."""
+"""The examples to which Hypothesis shrinks cases that fail a test."""
 
 from collections.abc import Callable
 

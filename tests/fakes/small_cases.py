@@ -1,4 +1,4 @@
-"""Small cases for tests of backends, written by hand or drawn, and what running them in this process gives."""
+"""Small cases for tests of backends, by hand or drawn, and their results in this process."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Backends on a GPU that go astray: `stray_backend.py:READ_2_OF_xqa` is xqa that reads behind tensor 2 of a launch.
+"""Stands for a kernel on a GPU with a bad access: `stray_backend.py:READ_2_OF_xqa` reads behind tensor 2 of a launch.
 
 READ or WRITE, the number of a tensor among those of the launch (which starts over after the last one), and a backend's
 name with "_" for what a Python name can't have. The access follows the launch, and is right behind the allocation.

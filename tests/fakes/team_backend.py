@@ -1,4 +1,4 @@
-"""A user's backend, made from the example in the documentation: for small decodes, right or wrong."""
+"""Stands for a user's backend: the example of the documentation for small decodes, right or wrong."""
 
 from pathlib import Path
 

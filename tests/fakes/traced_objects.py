@@ -1,4 +1,4 @@
-"""Cases on fake classes of FlashInfer, and their traces."""
+"""Stands for FlashInfer's classes: cases on fake ones, and their traces."""
 
 from pathlib import Path
 from typing import Any

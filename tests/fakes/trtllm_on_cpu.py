@@ -1,4 +1,4 @@
-"""The TRT-LLM backends of GPUs with native kernels behind FlashInfer's signatures, on the CPU.
+"""Stands for the TRT-LLM backends of GPUs: native kernels behind FlashInfer's signatures, on the CPU.
 
 Every call is bound to the installed FlashInfer and then computed from the same metadata, so that what the sessions of a
 GPU hand over is judged without one. What the real functions reject in Python is rejected.

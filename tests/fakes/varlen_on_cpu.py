@@ -1,4 +1,4 @@
-"""The backends over torch's varlen_attn on the CPU: its own Python code, on the kernel of `fake_flash`."""
+"""Stands for torch's varlen_attn on a GPU: its own Python code over `fake_flash`, on the CPU."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A vLLM server on this CPU as tests and benchmarks start it, with a mistake planted in its planning or none."""
+"""A vLLM server on this CPU, as tests and benchmarks start it, with or without a mistake planted in its planning."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The backends over FlashInfer's wrappers with the fake ones in their place, on the CPU."""
+"""Stands for the backends over FlashInfer's wrappers: the fake ones replace them, on the CPU."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""Writers of the KV cache in torch, right and wrong."""
+"""Stands for writers of the KV cache: functions in torch, right and wrong."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rows that are wrong in a known way, for the tests of what explains them."""
+"""Rows that are wrong in a known way, for tests of explanations."""
 
 from collections.abc import Callable
 from dataclasses import replace

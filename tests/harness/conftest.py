@@ -13,7 +13,7 @@ from forked_python import forked_processes, started_processes
 from attnfuzz.harness.backends import rehearsal
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.workers.pool import Workers
+from attnfuzz.harness.workers.supervisor import Workers
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,7 +12,7 @@ from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, ShrinkBudget, Slice, SliceDone
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.harness.workers.pool import Refused
+from attnfuzz.harness.workers.supervisor import Refused
 from attnfuzz.reference.case import Case, KvView, Mode, Request, Step, Views
 from attnfuzz.reference.geometry import Geometry
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.meaning import Parameter, RequestSpan, Role
+from attnfuzz.kernels.meaning.call_pool import token_major
 from attnfuzz.kernels.meaning.forms import tensor_of, window_of
 from attnfuzz.kernels.meaning.known import entry_points
-from attnfuzz.kernels.meaning.pool import token_major
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import torch
 
 from attnfuzz.kernels.entry_points.attention import Attention
+from attnfuzz.kernels.meaning.call_pool import Pool
 from attnfuzz.kernels.meaning.entry_point import Breach, RequestSpan, and_others
 from attnfuzz.kernels.meaning.forms import tensor_of
-from attnfuzz.kernels.meaning.pool import Pool
 
 _TABLE = "FlashInfer docstring of block_tables: [batch_size, max_num_pages_per_seq], the page table of the KV cache"
 _RAW = "FlashInfer docstring of block_tables: the page table of the KV cache; no kernel compares its ids with the pool"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from attnfuzz.kernels.arguments.argument_forms import largest_of
+from attnfuzz.kernels.arguments.form_tables import largest_of
 from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.kernels.planning.results import Results
 

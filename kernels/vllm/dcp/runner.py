@@ -20,8 +20,8 @@ from attnfuzz.kernels.vllm.adaptations import ALL_TO_ALL_APART
 from attnfuzz.kernels.vllm.config import ServerLimits, drafting
 from attnfuzz.kernels.vllm.dcp.group import RankGroup
 from attnfuzz.kernels.vllm.dcp.kernels import BatchPrefillWithRaggedKVCacheWrapper
-from attnfuzz.kernels.vllm.dcp.pool import RankPool, ShardedPool
 from attnfuzz.kernels.vllm.dcp.ranks import RankThreads, Variable
+from attnfuzz.kernels.vllm.dcp.sharded_pool import RankPool, ShardedPool
 from attnfuzz.kernels.vllm.drafter import DraftingRunner, DraftModel
 from attnfuzz.kernels.vllm.model import Model
 from attnfuzz.kernels.vllm.runner import ModelRunner, machine

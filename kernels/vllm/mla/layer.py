@@ -12,7 +12,7 @@ import torch
 
 from attnfuzz.kernels.planning.queries import softmax_scale
 from attnfuzz.kernels.vllm.adaptations import LISTED_LATENTS
-from attnfuzz.kernels.vllm.mla.pool import LatentPool
+from attnfuzz.kernels.vllm.mla.latent_pool import LatentPool
 from attnfuzz.kernels.vllm.mla.prefills import MLA, set_prefills
 from attnfuzz.kernels.vllm.model import LAYER, LayerInputs, Model
 from attnfuzz.reference.case import Case

@@ -11,8 +11,8 @@ from unittest import mock
 import torch
 
 from attnfuzz.kernels.releases.answers import ABSENT, ServerMock
+from attnfuzz.kernels.vllm.mla.latent_pool import LatentPool
 from attnfuzz.kernels.vllm.mla.layer import LatentModel, mla_layer
-from attnfuzz.kernels.vllm.mla.pool import LatentPool
 from attnfuzz.kernels.vllm.mla.prefills import MLA, chunk_capacity, most_requests, prefills_on_stand_ins
 from attnfuzz.kernels.vllm.runner import ModelRunner
 from attnfuzz.reference.case import Case, Step

@@ -14,8 +14,8 @@ from attnfuzz.kernels.interface.backend import Attended, WrittenCache
 from attnfuzz.kernels.vllm.config import ServerLimits
 from attnfuzz.kernels.vllm.server import VllmServer
 from attnfuzz.kernels.vllm.serving.model import EngineModel
-from attnfuzz.kernels.vllm.serving.pool import EnginePool, ScheduledTokens
 from attnfuzz.kernels.vllm.serving.runner import Answer, EngineRunner
+from attnfuzz.kernels.vllm.serving.scheduled_pool import EnginePool, ScheduledTokens
 from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
 from attnfuzz.reference.case import Step
 

@@ -9,8 +9,8 @@ import torch
 from attnfuzz.kernels.interface.backend import Output, WrittenCache, WrittenThenAttended
 from attnfuzz.kernels.vllm.serving.drafting import DraftedTokens, DraftingEngineRunner
 from attnfuzz.kernels.vllm.serving.latents import LatentDraftingEngineRunner
-from attnfuzz.kernels.vllm.serving.pool import ScheduledTokens
 from attnfuzz.kernels.vllm.serving.runner import EngineRunner
+from attnfuzz.kernels.vllm.serving.scheduled_pool import ScheduledTokens
 from attnfuzz.kernels.vllm.serving.session import EngineSession
 from attnfuzz.reference.case import Step
 

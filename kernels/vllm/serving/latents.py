@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from attnfuzz.kernels.vllm.mla.latent_pool import LatentPool
 from attnfuzz.kernels.vllm.mla.layer import LatentModel, mla_layer
-from attnfuzz.kernels.vllm.mla.pool import LatentPool
 from attnfuzz.kernels.vllm.mla.runner import LatentRunner
 from attnfuzz.kernels.vllm.serving.drafting import DRAFT_LAYER, DraftingEngineRunner, EngineDraftModel
 from attnfuzz.kernels.vllm.serving.model import EngineModel
-from attnfuzz.kernels.vllm.serving.pool import EnginePool
 from attnfuzz.kernels.vllm.serving.runner import EngineRunner
+from attnfuzz.kernels.vllm.serving.scheduled_pool import EnginePool
 
 
 class LatentEnginePool(EnginePool, LatentPool):

@@ -1,9 +1,9 @@
 """A release's engine on its own compiled kernels, on a server without a GPU."""
 
-from attnfuzz.kernels.vllm.cpu.pool import CpuPool
+from attnfuzz.kernels.vllm.cpu.cpu_pool import CpuPool
 from attnfuzz.kernels.vllm.cpu.runner import CpuRunner
-from attnfuzz.kernels.vllm.serving.pool import EnginePool
 from attnfuzz.kernels.vllm.serving.runner import EngineRunner
+from attnfuzz.kernels.vllm.serving.scheduled_pool import EnginePool
 from attnfuzz.reference.case import Unused
 
 

@@ -16,7 +16,7 @@ from attnfuzz.kernels.vllm.runner import RUNNER, ModelRunner
 from attnfuzz.kernels.vllm.server import VllmServer
 from attnfuzz.kernels.vllm.serving.config import add_scheduler
 from attnfuzz.kernels.vllm.serving.model import EngineModel
-from attnfuzz.kernels.vllm.serving.pool import drafted_beyond
+from attnfuzz.kernels.vllm.serving.scheduled_pool import drafted_beyond
 from attnfuzz.kernels.vllm.serving.scheduler import EngineScheduler
 from attnfuzz.kernels.vllm.serving.stand_ins import REJECTED, replace_compiled, replace_features, replace_sampling
 from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary

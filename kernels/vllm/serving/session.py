@@ -20,8 +20,8 @@ from attnfuzz.kernels.vllm.runner import WORDS
 from attnfuzz.kernels.vllm.server import VllmServer
 from attnfuzz.kernels.vllm.serving.latents import LatentEnginePool, LatentEngineRunner
 from attnfuzz.kernels.vllm.serving.on_cpu import CpuEnginePool, CpuEngineRunner
-from attnfuzz.kernels.vllm.serving.pool import EnginePool, ScheduledTokens
 from attnfuzz.kernels.vllm.serving.runner import Answer, EngineRunner
+from attnfuzz.kernels.vllm.serving.scheduled_pool import EnginePool, ScheduledTokens
 from attnfuzz.kernels.vllm.serving.scheduler import ReceivedTokens
 from attnfuzz.kernels.vllm.serving.traffic import Changes, SentRequest, Traffic
 from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary

@@ -17,7 +17,7 @@ from attnfuzz.harness.verdict.blame import Blame, Blamed
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.recurrence import Recurrence, Rerun
-from attnfuzz.harness.workers.pool import HandlerError
+from attnfuzz.harness.workers.supervisor import HandlerError
 
 CAUGHT = Caught(
     fingerprint=Fingerprint.of("fake", observed()),

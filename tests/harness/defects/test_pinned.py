@@ -12,8 +12,8 @@ from attnfuzz.harness.defects.search import killer
 from attnfuzz.harness.sandbox.check import TIMEOUT_SECONDS
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.tiers import Tier
-from attnfuzz.harness.workers.pool import Workers
 from attnfuzz.harness.workers.postmortem import Death, explain
+from attnfuzz.harness.workers.supervisor import Workers
 from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 from attnfuzz.kernels.defects.defect import Layer

@@ -20,7 +20,7 @@ from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.sandbox.check import CannotRun
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.harness.workers.pool import HandlerError
+from attnfuzz.harness.workers.supervisor import HandlerError
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 

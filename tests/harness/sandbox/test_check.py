@@ -11,7 +11,7 @@ from attnfuzz.harness.backends.load import BackendFileError
 from attnfuzz.harness.sandbox.check import CannotRun, Runner, render_failure
 from attnfuzz.harness.sandbox.confirm import comes_back
 from attnfuzz.harness.verdict.failures import Kind, Observation
-from attnfuzz.harness.workers.pool import (
+from attnfuzz.harness.workers.supervisor import (
     HandlerError,
 )
 from attnfuzz.reference import case_file

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from attnfuzz.harness.workers.pool import Workers
+from attnfuzz.harness.workers.supervisor import Workers
 
 
 @pytest.fixture(scope="module")

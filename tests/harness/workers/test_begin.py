@@ -2,10 +2,10 @@
 
 import pytest
 
-from attnfuzz.harness.workers import gpu_gone, pool
+from attnfuzz.harness.workers import gpu_gone, supervisor
 from attnfuzz.harness.workers.gpu_gone import GpuGone
 from attnfuzz.harness.workers.lifeline import CannotStart
-from attnfuzz.harness.workers.pool import Refused, Workers
+from attnfuzz.harness.workers.supervisor import Refused, Workers
 
 
 def answer(workers: Workers, request: str) -> list[str]:
@@ -87,7 +87,7 @@ def test_a_gpu_that_does_not_answer_a_worker_that_begins_is_reported_in_one_line
 ) -> None:
     """Workers on a CPU whose begin hooks do what those on a GPU do."""
     monkeypatch.setattr(gpu_gone, "SECONDS_FOR_A_CONTEXT", 0.1)
-    monkeypatch.setattr(pool, "_SECONDS_PER_LOOK", 0.05)
+    monkeypatch.setattr(supervisor, "_SECONDS_PER_LOOK", 0.05)
     waited: list[float] = []
     monkeypatch.setattr(gpu_gone, "on_waiting", waited.append)
     with (

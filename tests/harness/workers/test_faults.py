@@ -5,8 +5,8 @@ import pytest
 from deadly_handlers import Touch
 
 from attnfuzz.harness.verdict.failures import Kind, Observation
-from attnfuzz.harness.workers.pool import Workers
 from attnfuzz.harness.workers.postmortem import Death, explain
+from attnfuzz.harness.workers.supervisor import Workers
 from attnfuzz.reference.case import Guard
 
 

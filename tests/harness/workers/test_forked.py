@@ -24,7 +24,7 @@ import json, os, select, signal, sys
 from attnfuzz.harness.workers.forked import fork_ahead
 
 fork_ahead()
-from attnfuzz.harness.workers.pool import Workers
+from attnfuzz.harness.workers.supervisor import Workers
 from attnfuzz.harness.workers.postmortem import Death
 
 def tell(**said):

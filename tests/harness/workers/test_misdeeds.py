@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from attnfuzz.harness.workers.pool import Workers
 from attnfuzz.harness.workers.postmortem import Death
+from attnfuzz.harness.workers.supervisor import Workers
 
 
 def reply(workers: Workers, request: str) -> str:

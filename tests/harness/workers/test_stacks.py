@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from attnfuzz.harness.workers import stacks
-from attnfuzz.harness.workers.pool import Workers
 from attnfuzz.harness.workers.postmortem import Death, explain
+from attnfuzz.harness.workers.supervisor import Workers
 
 
 def lines_of(workers: Workers, request: str) -> list[str]:

@@ -12,8 +12,8 @@ from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.workers import gpu_core, sticky
 from attnfuzz.harness.workers.gpu_core import Core
 from attnfuzz.harness.workers.journal import LaunchRecord
-from attnfuzz.harness.workers.pool import Workers
 from attnfuzz.harness.workers.postmortem import Death, explain
+from attnfuzz.harness.workers.supervisor import Workers
 from attnfuzz.reference.case import Guard
 
 QUERY = Allocation("query", 1 << 46, 64, (2, 8), "float32", 4, (8, 1), Guard.RIGHT)

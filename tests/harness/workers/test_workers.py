@@ -15,11 +15,11 @@ import pytest
 from forked_python import started_processes
 
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.harness.workers import pool
+from attnfuzz.harness.workers import supervisor
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.lifeline import Lifeline, NurseryError
-from attnfuzz.harness.workers.pool import HandlerError, Worker, Workers
 from attnfuzz.harness.workers.postmortem import Death, explain
+from attnfuzz.harness.workers.supervisor import HandlerError, Worker, Workers
 
 
 def reply(workers: Workers, request: str, timeout: float = 30) -> str:
@@ -140,7 +140,7 @@ def test_a_request_that_goes_on_launching_does_not_hang(workers: Workers) -> Non
 
 
 def test_a_request_that_launches_for_ever_does(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_PATIENCE", 1.5)
+    monkeypatch.setattr(supervisor, "_PATIENCE", 1.5)
     assert death(workers, "launch 60", timeout=0.4).hang
 
 
@@ -236,7 +236,7 @@ class DoomedLifeline(Lifeline):
 
 @pytest.mark.slow
 def test_nurseries_that_are_all_killed_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "Lifeline", DoomedLifeline)
+    monkeypatch.setattr(supervisor, "Lifeline", DoomedLifeline)
     with pytest.raises(NurseryError, match="last words"):
         Workers("deadly_handlers:obey")
 
@@ -321,7 +321,7 @@ def test_close_ends_everything() -> None:
 def test_nothing_outlives_a_parent_that_is_killed() -> None:
     script = (
         "import sys, time; sys.path.insert(0, sys.argv[1])\n"
-        "from attnfuzz.harness.workers.pool import Workers\n"
+        "from attnfuzz.harness.workers.supervisor import Workers\n"
         "workers = Workers('deadly_handlers:obey')\n"
         "print(workers.run(b'who', timeout=60).split()[0].decode(), workers._nursery()._process.pid, flush=True)\n"
         "workers.run(b'sleep 60', timeout=60)\n"

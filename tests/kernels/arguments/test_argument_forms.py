@@ -11,8 +11,8 @@ from plain_attention import attend_call
 from small_cases import drawn, lighter, passed, run
 
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels.arguments.argument_forms import AT_LAUNCH, PLACED
 from attnfuzz.kernels.arguments.edges import UNSAID_EDGES
+from attnfuzz.kernels.arguments.form_tables import AT_LAUNCH, PLACED
 from attnfuzz.kernels.functions.function_backend import FunctionBackend
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, ArgumentStanding
 from attnfuzz.reference.capability import Capability

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from attnfuzz.harness.backends.registry import builtin
-from attnfuzz.kernels.arguments.argument_forms import AT_LAUNCH, PLACED, reaches
+from attnfuzz.kernels.arguments.form_tables import AT_LAUNCH, PLACED, reaches
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import function_argument_rules as functions
 from attnfuzz.kernels.gpu.flashinfer_op import method_parameters

@@ -14,8 +14,8 @@ from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.kernels.releases.recording import Recording
 from attnfuzz.kernels.vllm.dcp.group import RankGroup
-from attnfuzz.kernels.vllm.dcp.pool import RankPool, ShardedPool
 from attnfuzz.kernels.vllm.dcp.ranks import RankThreads, Variable
+from attnfuzz.kernels.vllm.dcp.sharded_pool import RankPool, ShardedPool
 from attnfuzz.kernels.vllm.dcp.sharding import Sharding
 from attnfuzz.kernels.vllm.pool import PackedKv, SplitKv
 from attnfuzz.reference.case import Case, Interleave, Mode, PageOrder, Pages, Request, SharedKeys, Step

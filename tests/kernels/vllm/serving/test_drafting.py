@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from attnfuzz.kernels.vllm.serving.drafting import DraftedTokens
-from attnfuzz.kernels.vllm.serving.pool import ScheduledTokens
+from attnfuzz.kernels.vllm.serving.scheduled_pool import ScheduledTokens
 from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
 
 DRAFTS = 3

@@ -12,7 +12,7 @@ from attnfuzz.kernels.planning.lengths import running_sum
 from attnfuzz.kernels.planning.paged_kv import PagedKv
 from attnfuzz.kernels.planning.slot_tokens import SlotTokens
 from attnfuzz.kernels.vllm.dcp.sharding import Sharding
-from attnfuzz.kernels.vllm.mla.pool import LatentPool
+from attnfuzz.kernels.vllm.mla.latent_pool import LatentPool
 from attnfuzz.kernels.vllm.mla.up_projection import UpProjection
 from attnfuzz.kernels.vllm.pool import VllmPool
 from attnfuzz.reference.case import Case, Step

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from recorded_calls import MemoryTensor
 
 from attnfuzz.harness.dumps.contents import BufferShelf, Contents
-from attnfuzz.harness.dumps.pool import CutPool, PageMap, cut_pool, in_ranges
+from attnfuzz.harness.dumps.cut_pool import CutPool, PageMap, cut_pool, in_ranges
 from attnfuzz.harness.memory.poison import poison
 from attnfuzz.kernels.meaning import Parameter, RequestSpan, Role
 from attnfuzz.reference.calls import content_of, viewed
