@@ -137,12 +137,12 @@ class _Ablation:
         return False
 
     def _loses_nothing_else(self, variant: RequestTrace) -> bool:
-        """Whether a trace of shorter prompts, or of fewer requests at once, still has all other features."""
+        """Return whether a trace of shorter prompts, or of fewer requests at once, still has all other features."""
         lost = set(features(self.trace, self._surface)) - set(features(variant, self._surface))
         return lost <= _SIZES
 
     def _passes_without_needs(self, variant: RequestTrace) -> bool:
-        """Whether a trace that arrives in another way fails by the same bug: it may show one that this trace does not.
+        """Return whether a trace that arrives in another way fails by the same bug: it may show one that this does not.
 
         Requests at once may be too many, and those in turn find each other's prefixes in the cache.
         """
@@ -169,7 +169,7 @@ def _shares_a_prefix(trace: RequestTrace, _: Surface) -> bool:
 
 
 def _apart(trace: RequestTrace, _: Surface) -> Iterator[RequestTrace]:
-    """Prompts of the same lengths and periods, each from streams of its own."""
+    """Yield prompts of the same lengths and periods, each from streams of its own."""
     yield with_requests(
         trace,
         [
@@ -192,14 +192,14 @@ def _without_pauses(trace: RequestTrace, _: Surface) -> Iterator[RequestTrace]:
 
 
 def _never_aborted(trace: RequestTrace, _: Surface) -> Iterator[RequestTrace]:
-    """The trace with aborted requests answered, and without them."""
+    """Yield the trace with aborted requests answered, and without them."""
     yield with_requests(trace, [replace(each, abort=None) for each in trace.requests])
     bursts = (replace(burst, requests=tuple(r for r in burst.requests if r.abort is None)) for burst in trace.bursts)
     yield RequestTrace(bursts=tuple(burst for burst in bursts if burst.requests))
 
 
 def _is_chunked(trace: RequestTrace, surface: Surface) -> bool:
-    """Whether prompts under way together are more than the tokens of a step, so that some are cut into chunks."""
+    """Return whether prompts under way together exceed the tokens of a step, so that some are cut into chunks."""
     return bool(surface.chunk) and any(sum(map(_length, group)) > surface.chunk for group in _groups(trace))
 
 
@@ -208,7 +208,7 @@ def _length(request: ServedRequest) -> int:
 
 
 def _within_a_chunk(trace: RequestTrace, surface: Surface) -> Iterator[RequestTrace]:
-    """The trace with shorter prompts, and with fewer of its requests at once."""
+    """Yield the trace with shorter prompts, and with fewer of its requests at once."""
     share = surface.chunk / max(sum(map(_length, group)) for group in _groups(trace))
     yield _with_lengths(trace, lambda length: max(1, int(length * min(share, 1.0))))
     clipped = _with_lengths(trace, lambda length: min(length, surface.chunk))
@@ -216,7 +216,7 @@ def _within_a_chunk(trace: RequestTrace, surface: Surface) -> Iterator[RequestTr
 
 
 def _in_waves(trace: RequestTrace, size: Callable[[ServedRequest], int], most: int) -> RequestTrace:
-    """The trace with no more of its requests at once than fit."""
+    """Split the trace so that no more of its requests are sent at once than fit."""
     bursts: list[Burst] = []
     for each in trace.requests:
         if bursts and sum(map(size, bursts[-1].requests)) + size(each) <= most:
@@ -238,7 +238,7 @@ def _cut(prompt: Prompt, length: int) -> Prompt:
 
 
 def _groups(trace: RequestTrace) -> Iterator[list[ServedRequest]]:
-    """The requests that may be under way together."""
+    """Yield the requests that may be under way together."""
     group: list[ServedRequest] = []
     for burst in trace.bursts:
         if burst.after_all and group:
@@ -253,13 +253,13 @@ def _tokens(request: ServedRequest) -> int:
     return request.prompt.length + request.n * request.tokens
 
 
-def _crowds(trace: RequestTrace, surface: Surface) -> bool:
-    """Whether requests under way together may need more than the pool, so that some are preempted."""
+def _overcommits_pool(trace: RequestTrace, surface: Surface) -> bool:
+    """Return whether requests under way together may need more than the pool, so that some are preempted."""
     return bool(surface.pool) and any(sum(map(_tokens, group)) > surface.pool for group in _groups(trace))
 
 
 def _within_the_pool(trace: RequestTrace, surface: Surface) -> Iterator[RequestTrace]:
-    """The trace with shorter prompts, and with fewer of its requests at once."""
+    """Yield the trace with shorter prompts, and with fewer of its requests at once."""
     most = max(sum(map(_tokens, group)) for group in _groups(trace))
     answers = max(sum(each.n * each.tokens for each in group) for group in _groups(trace))
     share = (surface.pool - answers) / max(most - answers, 1)
@@ -269,7 +269,7 @@ def _within_the_pool(trace: RequestTrace, surface: Surface) -> Iterator[RequestT
 
 
 def _leaves_ranks_idle(trace: RequestTrace, surface: Surface) -> bool:
-    """Whether requests under way together were all sent to one rank of several."""
+    """Return whether requests under way together were all sent to one rank of several."""
     ranks = (({each.rank for each in group}, len(group)) for group in _groups(trace))
     return surface.ranks > 1 and any(len(of) == 1 and None not in of and number > 1 for of, number in ranks)
 
@@ -284,7 +284,7 @@ FEATURES = (
     TraceFeature("one after another", lambda trace, _: any(each.after_all for each in trace.bursts[1:]), _together),
     TraceFeature("shared prefix", _shares_a_prefix, _apart),
     TraceFeature("chunked prompt", _is_chunked, _within_a_chunk),
-    TraceFeature("more than the pool", _crowds, _within_the_pool),
+    TraceFeature("more than the pool", _overcommits_pool, _within_the_pool),
     TraceFeature("abort", _some(lambda each: each.abort), _never_aborted),
     TraceFeature("n > 1", _some(lambda each: each.n > 1), _changed(lambda each: replace(each, n=1))),
     TraceFeature(

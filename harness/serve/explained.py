@@ -63,7 +63,7 @@ def explain_trace(
 def _failing_without(
     trace: RequestTrace, needs: Sequence[str], repeat: Repeat, surface: Surface
 ) -> RequestTrace | None:
-    """A trace without one of these features that fails; None if all pass.
+    """Search for a trace without one of these features that fails; None if all pass.
 
     Without the one arrival, a trace has the other and may show another bug: it is tried where nothing else is needed.
     """
@@ -75,7 +75,7 @@ def _failing_without(
 def _fails_with_these_alone(
     trace: RequestTrace, needs: Sequence[str], repeat: Repeat, surface: Surface, over: Callable[[], bool]
 ) -> bool:
-    """Whether the trace still fails without all other features; how requests arrive can't be left out.
+    """Return whether the trace still fails without all other features; how requests arrive can't be left out.
 
     Without all of them together first: a failing run may cost a restart.
     """

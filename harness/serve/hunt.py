@@ -83,7 +83,7 @@ class Reran:
 
 
 def runs_to_fix(times: int, runs: int) -> int:
-    """Passing runs after which a finding that failed in `times` of `runs` is fixed.
+    """Return how many runs have to pass for a finding that failed in `times` of `runs` to be fixed.
 
     A finding with the rate at the low end of its 95% interval shows in these with a probability of 99%.
     """
@@ -189,14 +189,14 @@ class FaultHunter:
         return replace(first, seconds=self.clock() - began)
 
     def _explained(self, first: Hunted, known: Sequence[KnownServerCause], *, until: float) -> Hunted:
-        """The failure with the cause that explains it, or the trace in which something else is beneath."""
+        """Explain the failure by a known cause, or replace its trace by one that shows another bug beneath it."""
         explained = explain_trace(
             first.trace, first.fault, known, self._repeats(first), self.server.surface, over=self._over(until)
         )
         return replace(first, trace=explained.trace, cause=explained.cause)
 
     def _ablated(self, first: Hunted, *, until: float) -> Hunted:
-        """The failure in a trace without the features that it does not need."""
+        """Remove the features that the failure does not need from its trace."""
         steady = not first.flaky
         found = ablated(first.trace, self._repeats(first), self.server.surface, over=self._over(until), steady=steady)
         return replace(first, trace=found.trace, needs=found.needs, untried=found.untried)
@@ -212,7 +212,7 @@ class FaultHunter:
         return lambda: self.stopped() or self.clock() >= until
 
     def _repeats(self, first: Hunted) -> Callable[[RequestTrace], Rerunning]:
-        """How to run a variant of a failing trace: until it passed often enough, or failed as often as it has to."""
+        """Return a function that runs a variant of a failing trace: until it passed or failed often enough."""
 
         def repeat(variant: RequestTrace) -> Rerunning:
             most = RUNS_TO_RATE if first.flaky else RUNS_TO_PASS
@@ -293,7 +293,7 @@ class FaultHunter:
 
 
 def _alike(judged: Judged, fault: ServedFault) -> ServedFault | None:
-    """The fault that may be the same bug; death may come as a hang, and the reverse."""
+    """Find the fault that may be the same bug; death may come as a hang, and the reverse."""
     deaths = {ServedKind.DIED, ServedKind.HUNG}
     for found in judged.faults:
         if found.like(fault) or {found.kind, fault.kind} <= deaths:

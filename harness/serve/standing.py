@@ -78,7 +78,7 @@ class ServeStanding:
 
     @singledispatchmethod
     def _take(self, event: AnyServeEvent) -> None:
-        """Events without a method below change nothing."""
+        """Ignore events without a method below."""
 
     @_take.register
     def _(self, event: ServeStarted) -> None:
@@ -186,7 +186,7 @@ class ServeStanding:
         return list(latest.values())
 
     def minimized_like(self, fault: ServedFault) -> int:
-        """The number of failures that were minimized, or run again in vain, and may be the bug of this one."""
+        """Count the failures that were minimized, or run again in vain, and may be the bug of this one."""
         return sum(number for kind, number in self.minimized.items() if fault.like(ServedFault(kind, "")))
 
     @property
@@ -196,7 +196,7 @@ class ServeStanding:
         return [KnownServerCause(each.name, each.needs, each.fault) for each in failing]
 
     def symptoms_of(self, name: str) -> str:
-        """The failures that a cause explains, by kind and place, and their numbers; empty for a single one."""
+        """Count the failures that a cause explains, by kind and place; empty for a single one."""
         seen = self.symptoms.get(name, Counter())
         if seen.total() < 2:
             return ""
