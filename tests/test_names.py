@@ -13,7 +13,7 @@ PACKAGE = Path(attnfuzz.__file__).parent
 TESTS = Path(__file__).parent
 RIDDLES = re.compile(
     r"\b(?:what|who|whom|whoever|whence|nobodys?|somebodys?|told|heard|mend(?:s|ed|ing)?|lean(?:s|ed|ing)? to"
-    r"|(?:not|never) met|all else|so many)\b"
+    r"|(?:not|never) met|all else|so many|said|nights?|comes? and goe?s?|whatever comes)\b"
 )
 """Words that a reader has to decode. Name the thing instead, in the field's terms."""
 

@@ -70,7 +70,7 @@ def test_scripts_are_handed_no_text_from_outside_as_code(path: Path) -> None:
 
 
 @nights
-def test_a_night_that_finds_something_still_keeps_it(path: Path) -> None:
+def test_the_nightly_job_keeps_its_findings(path: Path) -> None:
     steps = jobs(path)["fuzz"]["steps"]
     fuzz = next(index for index, step in enumerate(steps) if "attnfuzz fuzz" in step.get("run", ""))
     keeping = steps[fuzz + 1 :]

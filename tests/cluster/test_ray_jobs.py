@@ -132,7 +132,7 @@ def test_a_job_that_fails_by_itself_says_how(cluster: Any) -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:1"])
-def test_an_address_without_a_cluster_is_said_at_once(address: str) -> None:
+def test_an_address_without_a_cluster_is_reported_at_once(address: str) -> None:
     started = time.monotonic()
     jobs = RayJobs(1, JobSetup(backends=(BACKEND,), contract="declared", guard=None), address=address)
     with pytest.raises(RayError, match="no Ray cluster at") as refused:

@@ -115,7 +115,7 @@ def test_agrees_with_a_scalar_loop_however_it_is_cut_into_blocks(problem: Proble
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(problems(), st.sampled_from(BLOCKS))
-def test_moments_are_those_of_each_row_by_itself(problem: Problem, block: int) -> None:
+def test_moments_are_computed_for_each_row_separately(problem: Problem, block: int) -> None:
     moments = attend(problem, moments=True, block=block).moments
     answer = attend(problem)
     assert moments is not None

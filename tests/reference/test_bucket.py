@@ -50,7 +50,7 @@ def test_differences_from_a_bucket_are_named(change: dict[str, object], asked: s
     assert HEAD_DIM_64.differences(geometry) == ((asked, there),)
 
 
-def test_layouts_and_sinks_are_said_in_words() -> None:
+def test_layouts_and_sinks_are_described_in_words() -> None:
     geometry = replace(HEAD_DIM_128.simplest, kv_layout=KvLayout.NHD, sinks=True)
     assert HEAD_DIM_128.differences(geometry) == (
         ("KV layout NHD", "KV layout HND"),

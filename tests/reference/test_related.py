@@ -150,7 +150,7 @@ ONE = Step(mode=Mode.EXTEND, requests=(Request(0, 3, 9),), padded_tokens=3)
         ),
     ],
 )
-def test_a_relation_that_says_nothing_is_refused(impossible: Case, words: str) -> None:
+def test_a_relation_without_effect_is_refused(impossible: Case, words: str) -> None:
     with pytest.raises(ImpossibleCase, match=rf"^relation is '{impossible.relation}': .*{words}"):
         validate(impossible)
 

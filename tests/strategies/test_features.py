@@ -130,7 +130,7 @@ def test_a_graph_is_captured_late_if_something_ran_before() -> None:
     assert on("launch", case_of(capture(step), step, replay(step))) == {"eager", "first replay"}
 
 
-def test_a_slot_with_fewer_keys_than_before_was_handed_on() -> None:
+def test_a_slot_with_fewer_keys_than_before_has_a_new_request() -> None:
     assert on("past", case_of(decode(9), decode(10))) == {"new", "grown"}
     assert on("past", case_of(decode(9), decode(3))) == {"new", "handed on"}
 

@@ -85,7 +85,7 @@ def test_a_server_with_a_draft_model_decodes_drafts_after_a_prefix(draw: Draw) -
     assert (Mode.TARGET_VERIFY, Mode.DRAFT_DECODE) in follows
 
 
-def test_a_draft_model_goes_on_from_a_verify_some_of_whose_drafts_are_rejected(draw: Draw) -> None:
+def test_a_draft_model_continues_after_a_verify_with_rejected_drafts(draw: Draw) -> None:
     modes = (Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND, Mode.DRAFT_DECODE)
     drawn = draw(cases(Capability(modes=modes, empty_kv=False, kv_shorter_than_q=False), "drafting"), 100)
     rejecting = 0

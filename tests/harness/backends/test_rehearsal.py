@@ -109,7 +109,7 @@ def test_an_import_in_a_worker_changes_no_state_of_this_process(write: Write, at
     assert not [name for name in sys.modules if "mine_py" in name]
 
 
-def test_an_import_that_hangs_is_given_up_after_it_was_said(
+def test_a_hanging_import_is_reported_and_then_given_up(
     write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(rehearsal, "IMPORT_SECONDS", 0.4)
@@ -219,6 +219,6 @@ def test_a_path_that_is_no_regular_file_is_not_opened(tmp_path: Path, make: Call
 
 
 @pytest.mark.parametrize(("name", "words"), [("a\0b.py:MINE", "null byte"), (f"{'a' * 5000}.py:MINE", "too long")])
-def test_a_name_that_no_file_can_have_is_said(name: str, words: str) -> None:
+def test_an_impossible_file_name_is_reported(name: str, words: str) -> None:
     with pytest.raises(BackendFileError, match=words):
         resolve(name)

@@ -107,7 +107,7 @@ def test_the_ledger_knows_the_symptoms_of_a_cause_that_it_knows(tmp_path: Path) 
     assert cause.known == "known"
 
 
-def test_causes_are_known_on_the_next_night(tmp_path: Path) -> None:
+def test_causes_are_known_to_the_next_campaign(tmp_path: Path) -> None:
     fault = Fault(needs=("sinks",))
     (before,) = Standing.of(events_of(tmp_path, fault)).causes
     (after,) = Standing.of(events_of(tmp_path, fault, campaign="2")).causes
@@ -143,7 +143,7 @@ def test_findings_with_the_same_traits_and_other_needs_have_other_names(tmp_path
 
 @pytest.mark.slow
 @examples(300, 1500)
-def test_looking_beneath_known_failures_costs_a_tenth_of_the_search_at_most(tmp_path: Path, count: int) -> None:
+def test_searching_behind_known_failures_costs_a_tenth_of_the_search_at_most(tmp_path: Path, count: int) -> None:
     judge = FaultyJudge(Fault(needs=("sinks",)))
     failing = st.builds(
         featured, mode=st.sampled_from(MODES), sinks=st.just(True), soft_cap=st.sampled_from((0.0, 30.0))

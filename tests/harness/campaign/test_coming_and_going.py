@@ -38,7 +38,7 @@ def test_an_unconfirmed_failure_is_filed_with_the_attempts_to_repeat_it(tmp_path
 
 
 @pytest.mark.parametrize(("every", "state"), [(17, State.OPEN), (0, State.FIXED)])
-def test_later_nights_repeat_a_finding_that_comes_and_goes(tmp_path: Path, every: int, state: State) -> None:
+def test_later_campaigns_repeat_a_flaky_finding(tmp_path: Path, every: int, state: State) -> None:
     (found,) = of(FindingFiled, begin(plan(tmp_path), FakeJobs(Counting(UNWRITTEN, 1, every=17))).events())
     assert found.recurrence is not None
     later = FakeJobs(Counting(UNWRITTEN, every=every))

@@ -107,7 +107,7 @@ def some_of_each_kind(events: Sequence[Event], count: int) -> list[int]:
 @pytest.mark.slow
 @examples(1, 20)
 @pytest.mark.parametrize("acts_once_more", [False, True], ids=["after it is reported", "before it is reported"])
-def test_a_campaign_that_is_killed_at_any_event_goes_on_as_if_nothing_had_been(
+def test_a_campaign_killed_at_any_event_continues_with_the_same_results(
     tmp_path: Path, count: int, *, acts_once_more: bool
 ) -> None:
     whole = list(begin(plan(tmp_path / "whole", examples=40), FakeJobs(FakeJudge(fails_in_two_ways))).events())

@@ -141,7 +141,7 @@ def test_examples_that_a_slice_left_are_handed_out_again() -> None:
     assert (again.examples, again.index) == (4, 1)
 
 
-def test_examples_that_are_spoken_for_are_not_handed_out() -> None:
+def test_reserved_examples_are_not_handed_out() -> None:
     schedule = Schedule(["a"], examples=10, seed=0)
     assert schedule.next_slice([], {"a": 10}) is None
     some = schedule.next_slice([], {"a": 7})

@@ -131,7 +131,7 @@ def test_the_exit_code_states_the_result(
     assert ("continue with: attnfuzz fuzz --resume --home attnfuzz-out" in ran.err) == failed
 
 
-def test_a_gpu_that_does_not_answer_any_more_is_said_in_one_line(attnfuzz: Attnfuzz, sent: Callable[..., None]) -> None:
+def test_a_gpu_that_no_longer_answers_is_reported_in_one_line(attnfuzz: Attnfuzz, sent: Callable[..., None]) -> None:
     text = "the GPU does not answer any more: no device; the case that ran last: attnfuzz replay here"
     sent(started(BACKEND), searched(BACKEND), JobFailed(at=60, job=0, text=text, fixable=True), finished())
     ran = attnfuzz("fuzz", "--backend", BACKEND)

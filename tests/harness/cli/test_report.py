@@ -115,7 +115,7 @@ def test_a_torn_last_line_is_left_out(attnfuzz: Attnfuzz, home: Home) -> None:
     assert home.log(SECOND).read_bytes().endswith(b'{"event": "Find')
 
 
-def test_a_night_that_was_damaged_does_not_cost_the_next_its_report(attnfuzz: Attnfuzz, home: Home) -> None:
+def test_a_damaged_log_does_not_prevent_the_next_report(attnfuzz: Attnfuzz, home: Home) -> None:
     home.log(FIRST).write_text("nonsense\n")
     assert attnfuzz("report", "--home", "out").code == 0
     assert "Since" not in (home.folder(SECOND) / "summary.md").read_text()

@@ -47,7 +47,7 @@ def test_a_campaign_that_was_killed_before_its_reports_were_written_has_them_and
 
 
 @pytest.mark.slow
-def test_a_campaign_logs_where_things_are_wherever_it_is_gone_on_with(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+def test_a_campaign_logs_paths_with_which_it_continues_in_any_folder(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     Path("attnfuzz-ledger.toml").write_text('[[known]]\nbackend = "torch_sdpa"\nkind = "Hang"\nreason = "rare"\n')
     Path("team.py").write_text(
         "from attnfuzz.kernels.libraries import torch_sdpa\n\nMINE = torch_sdpa.SDPA_BACKENDS[0]\n"

@@ -236,7 +236,7 @@ def test_a_line_that_a_full_disk_cut_off_spoils_no_other(tmp_path: Path, monkeyp
     assert len(again.troubles) == 1
 
 
-def test_a_case_that_was_deleted_is_gone_quietly(tmp_path: Path) -> None:
+def test_a_deleted_case_leaves_no_error(tmp_path: Path) -> None:
     Corpus(tmp_path).keep(LARGE, why=Why.FAILURE)
     next(tmp_path.glob("*/*.json")).unlink()
     corpus = Corpus(tmp_path)

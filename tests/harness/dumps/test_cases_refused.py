@@ -76,7 +76,7 @@ ODD: list[Any] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("function", CALLS)
-def test_whatever_an_argument_was_there_is_a_case_or_one_line_that_says_why_not(function: str) -> None:
+def test_any_recorded_argument_makes_a_case_or_one_line_that_says_why_not(function: str) -> None:
     legal = CALLS[function]()
     scalars = ("bmm1_scale", "bmm2_scale", "window_left", "causal", "is_causal", "kv_layout", "sparse_mla_top_k")
     for name in {*legal, *scalars, "q_len_per_req", "kv_seq_lens_cpu"}:
@@ -120,7 +120,7 @@ def test_arguments_that_no_case_holds_but_that_change_nothing_are_reported() -> 
     assert "request_order was [None] (list), which a case can't hold: its default applies." in case.notes
 
 
-def test_a_method_that_no_function_stands_for_is_refused() -> None:
+def test_a_method_without_an_equivalent_function_is_refused() -> None:
     with pytest.raises(DumpError, match=r"W\.run is a method of an object"):
         make_case(recorded_call("W.run", {}, self_id=5))
 

@@ -201,7 +201,7 @@ def test_links_within_the_dump_are_followed(folder: Path) -> None:
     assert readable_calls(folder)
 
 
-def test_a_link_to_itself_is_said_to_lead_nowhere(folder: Path) -> None:
+def test_a_link_to_itself_is_reported_as_broken(folder: Path) -> None:
     (folder / "inputs.pt").unlink()
     (folder / "inputs.pt").symlink_to("inputs.pt")
     assert "inputs.pt" in complaint(folder)
@@ -341,7 +341,7 @@ def test_a_folder_that_is_no_dump_is_refused(tmp_path: Path) -> None:
     assert "is not a folder" in complaint(tmp_path / "missing")
 
 
-def test_a_call_that_was_being_dumped_when_the_process_died_is_said_to_be(folder: Path) -> None:
+def test_a_call_whose_dump_was_interrupted_is_reported_as_such(folder: Path) -> None:
     (folder / "metadata.jsonl").unlink()
     assert "FlashInfer failed or was killed while dumping this call, or is too old" in complaint(folder.parent)
     folder.rename(folder.parent / "20251119_150823_001_mm_fp4_call0001")

@@ -127,7 +127,7 @@ def test_each_replay_of_a_graph_and_the_exit_is_a_call_with_its_own_contents(cal
     assert all("after a replay" in " ".join(call.lost) for call in replays)
 
 
-def test_the_folder_of_a_call_is_read_by_itself(calls: tuple[RecordedCall, ...]) -> None:
+def test_the_folder_of_one_call_can_be_read(calls: tuple[RecordedCall, ...]) -> None:
     for call in calls[:1] + calls[7:8]:
         (alone,) = read_dump(call.folder).calls
         assert (alone.function, alone.arguments.keys()) == (call.function, call.arguments.keys())

@@ -84,7 +84,7 @@ def test_other_features_make_another_finding(tmp_path: Path) -> None:
     assert state is State.NEW
 
 
-def test_a_bug_that_passed_once_and_is_found_the_same_night_is_open(tmp_path: Path) -> None:
+def test_a_bug_that_passed_once_and_is_found_in_the_same_campaign_is_open(tmp_path: Path) -> None:
     path, _ = archive(tmp_path, "night 1").file(found(), FINGERPRINT)
     night = archive(tmp_path, "night 2")
     assert night.checked(path.name, fails=False) is State.FIXED
@@ -137,7 +137,7 @@ def test_first_and_last_seen_record_time_and_versions_of_failures(tmp_path: Path
     assert (last.campaign, last.time, last.environment) == ("night 2", 2.0, {"torch": "2.13"})
 
 
-def test_the_history_of_a_hundred_equal_nights_is_short(tmp_path: Path) -> None:
+def test_the_history_of_a_hundred_equal_campaigns_is_short(tmp_path: Path) -> None:
     path, _ = archive(tmp_path, "night 0", now=0.0).file(found(), FINGERPRINT)
     for number in range(1, 100):
         assert archive(tmp_path, f"night {number}", now=number).checked(path.name, fails=True) is State.OPEN

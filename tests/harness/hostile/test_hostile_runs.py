@@ -100,7 +100,7 @@ def no_limit() -> None:
 
 
 @pytest.mark.usefixtures("no_limit")
-def test_a_night_goes_on_in_a_home_that_is_damaged_all_over(attnfuzz: Attnfuzz, home: Home) -> None:
+def test_a_campaign_runs_in_a_home_that_is_damaged_everywhere(attnfuzz: Attnfuzz, home: Home) -> None:
     """Starts a campaign: what it reads, in which order, is its own."""
     good = next(path for path in home.findings.iterdir() if "OutputMismatch" in path.name)
     for number, kind in enumerate(DAMAGES):

@@ -254,7 +254,7 @@ BROKEN = Observation(
 )
 
 
-def test_nothing_is_said_where_nothing_was_broken() -> None:
+def test_an_unbroken_contract_adds_nothing_to_the_message() -> None:
     assert with_broken([WRONG], []) == [WRONG]
 
 
@@ -265,5 +265,5 @@ def test_a_failure_after_a_broken_contract_comes_first_and_names_the_breach() ->
     assert second is BROKEN
 
 
-def test_a_breach_that_nothing_came_of_is_a_failure_by_itself_and_reported_once() -> None:
+def test_a_breach_without_consequences_is_a_failure_and_reported_once() -> None:
     assert with_broken([], [BROKEN, BROKEN]) == [BROKEN]

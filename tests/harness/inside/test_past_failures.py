@@ -80,7 +80,7 @@ def test_a_failure_beside_one_of_the_past_ends_the_case() -> None:
 
 
 @pytest.mark.parametrize("field", ["kind", "place", "kernel", "mode"])
-def test_a_failure_of_the_past_agrees_in_all_that_is_said_of_it(field: str) -> None:
+def test_a_past_failure_matches_only_if_all_its_fields_do(field: str) -> None:
     other = replace(WRONG, **{field: "another"})
     assert [each.step for each in verdict_on(9.0, None, None, past=(other,)).failures] == [0]
 

@@ -186,7 +186,7 @@ def test_a_batch_without_requests_has_only_padding(layer: Any) -> None:
         ({"lse": torch.zeros(5, 8, dtype=torch.float64)}, "lse is torch.float64"),
     ],
 )
-def test_an_output_of_another_form_is_said_so(layer: Any, change: dict[str, torch.Tensor], message: str) -> None:
+def test_an_output_of_another_form_is_reported(layer: Any, change: dict[str, torch.Tensor], message: str) -> None:
     found = layer.only(replace(layer.run(), **change))
     assert found.tier == "T0"
     assert re.search(message, found.message)

@@ -102,7 +102,7 @@ def test_errors_too_small_for_one_element_are_seen_over_a_row(layer: Any) -> Non
     assert variant.judged(replace(output, out=slight)).observations == ()
 
 
-def test_an_lse_in_the_other_base_is_seen_and_said(layer: Any) -> None:
+def test_an_lse_in_the_other_base_is_found_and_named(layer: Any) -> None:
     output = layer.run()
     assert output.lse is not None
     found = layer.only(replace(output, lse=output.lse * math.log(2)))

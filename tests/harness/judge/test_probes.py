@@ -51,7 +51,7 @@ def reading(layer: Any, keys: torch.Tensor) -> Output:
     return replace(output, out=out.to(layer.dtype), lse=lse / math.log(2))
 
 
-def test_a_correct_kernel_of_which_nothing_is_known_passes(probed: Any) -> None:
+def test_a_correct_kernel_with_unknown_properties_passes(probed: Any) -> None:
     judgement = probed.judged(correct(probed))
     assert judgement.observations == ()
     assert judgement.margins[Tier.T5] < 0.5

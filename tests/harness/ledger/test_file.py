@@ -56,7 +56,7 @@ def test_the_ledger_of_this_project_can_be_read_and_names_pages_that_exist() -> 
     assert not [page for page in pages if not (root / page.rstrip(",;")).is_file()]
 
 
-def test_an_entry_means_the_failures_that_agree_with_all_it_says() -> None:
+def test_an_entry_matches_failures_that_agree_in_all_its_fields() -> None:
     ledger = Ledger([ENTRY])
     assert ledger.reason(FINGERPRINT, decode(1)) == "the vendor knows"
     assert ledger.reason(replace(FINGERPRINT, kind=Kind.RAISED), decode(1)) is None
@@ -116,7 +116,7 @@ def test_a_reason_comes_with_its_issue() -> None:
 
 
 @pytest.mark.parametrize("event", [FILED, rechecked(State.OPEN), rechecked(State.RETURNED), UNCONFIRMED])
-def test_nothing_is_said_of_a_failure_that_happens(event: FindingFiled | FindingChecked | UnconfirmedKept) -> None:
+def test_an_entry_that_matched_gets_no_remark(event: FindingFiled | FindingChecked | UnconfirmedKept) -> None:
     assert remarks_on(Ledger([ENTRY]), Standing.of([STARTED, event]), []) == []
 
 
@@ -128,7 +128,7 @@ def test_an_entry_whose_failures_all_pass_now_should_go(tmp_path: Path) -> None:
     assert "its findings pass now: remove it" in remark.text
 
 
-def test_an_entry_whose_failures_passed_an_earlier_night_should_still_go(tmp_path: Path) -> None:
+def test_an_entry_whose_failures_passed_in_an_earlier_campaign_can_still_be_removed(tmp_path: Path) -> None:
     (remark,) = remarks_on(Ledger([ENTRY]), Standing.of([STARTED]), past(tmp_path, fails=False))
     assert "its findings pass now: remove it" in remark.text
 

@@ -46,7 +46,7 @@ def test_views_of_one_buffer_are_cut_together() -> None:
     assert smaller.buffers[0].size == 12
 
 
-def test_a_half_of_a_pair_is_cut_by_itself() -> None:
+def test_one_half_of_a_pair_can_be_cut() -> None:
     key, value = held(cut(case_of(FIRST, SECOND), {("call", 0, "v0"): {1: range(2, 6)}}))
     assert key.tolist() == [[0, 1], [12, 13], [24, 25], [36, 37]]
     assert value.shape == (4, 6)

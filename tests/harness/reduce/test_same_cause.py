@@ -63,7 +63,7 @@ def test_shrinking_keeps_a_need_of_nan_in_memory_at_few_runs() -> None:
     assert longest(smallest(lambda case: nan_behind(case) or longest(case) <= 1)) > 1
 
 
-def test_a_window_does_not_end_where_it_says_nothing() -> None:
+def test_a_needed_window_stays_shorter_than_the_keys() -> None:
     def windowed(case: Case) -> bool:
         return 0 <= case.geometry.window_left < longest(case)
 

@@ -83,5 +83,5 @@ def test_neighbours_are_tried_where_one_can_not_be_run() -> None:
         assert set(VERSIONS[last : first + 1]) <= found.keys()
 
 
-def test_one_version_is_run_by_itself() -> None:
+def test_a_single_version_is_run() -> None:
     assert search(VERSIONS[:1], outcomes("F")) == {VERSIONS[0]: Outcome(Ending.FAILS)}

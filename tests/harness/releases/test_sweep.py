@@ -203,7 +203,7 @@ def test_a_given_finding_that_is_found_again_is_one_failure(world: World) -> Non
     assert list(again.cells) == list(RELEASES)
 
 
-def test_a_finding_that_fails_like_a_report_everywhere_is_said_to_resemble_it(world: World) -> None:
+def test_a_finding_that_fails_like_a_report_in_all_releases_resembles_it(world: World) -> None:
     world.finds = {"1.0": MISMATCH}
     world.verdicts = {"1.0": failing(MISMATCH), "1.1": failing(MISMATCH)}
     known, news = world.run(report(Kind.OUTPUT_MISMATCH)).rows

@@ -67,7 +67,7 @@ def test_cases_that_could_not_be_run_are_listed_by_reason() -> None:
     assert why_not_run([row("--", "b")]) == ""
 
 
-def test_why_a_release_could_not_be_run_is_said_once_if_it_is_the_same_for_all_of_it() -> None:
+def test_a_reason_shared_by_all_backends_of_a_release_is_reported_once() -> None:
     both = results(unable={"a": "no wheel", "b": "no wheel"})
     assert unable(both, "1.0", ("a", "b")) == "no wheel"
     one = results(

@@ -110,7 +110,7 @@ def test_causes_that_turned_out_to_be_one_are_one() -> None:
     assert view_of([view], two) is view
 
 
-def test_a_cause_of_which_a_symptom_passes_is_not_fixed() -> None:
+def test_a_cause_with_one_passing_symptom_is_not_fixed() -> None:
     (view,) = views(checked(FAKE, State.OPEN, "one"), checked(FAKE, State.FIXED, "two", cause="one"))
     assert (view.status, view.failures) == ("open", 1)
     assert [(each.name, each.state) for each in view.symptoms] == [("one", State.OPEN), ("two", State.FIXED)]

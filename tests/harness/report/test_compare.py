@@ -78,7 +78,7 @@ def test_a_backend_that_one_of_them_lacks_is_left_out_and_named() -> None:
     assert comparison.nothing == "No findings in the backends that both searched."
 
 
-def test_margins_have_a_ratio_and_tiers_come_and_go() -> None:
+def test_margins_have_a_ratio_and_tiers_may_appear_or_vanish() -> None:
     old = night(Progress(at=1, backend=MHA, tally=Tally(searched=1, cases=1, deaths=0, margins={"T1": 0.2, "T2": 0.5})))
     new = night(Progress(at=1, backend=MHA, tally=Tally(searched=1, cases=1, deaths=0, margins={"T1": 0.3, "T3": 0.4})))
     (change,) = compare(old, new).backends

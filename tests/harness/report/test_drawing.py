@@ -113,7 +113,7 @@ def test_unused_slots_of_a_page_are_hatched() -> None:
     assert len(boxes(drawn(decode_case("fake", 7, padded=1)), "nan")) == 2
 
 
-def test_the_tables_tail_is_drawn_where_the_table_goes_on() -> None:
+def test_the_tail_of_a_table_is_drawn_beyond_the_pages_of_a_request() -> None:
     case = replace(decode_case("fake", 12, 4), pages=Pages(tail=TableTail.MINUS_ONE))
     assert len(boxes(drawn(case), "tail")) == 1
     assert "-1" in texts(drawn(case))

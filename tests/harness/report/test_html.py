@@ -322,7 +322,7 @@ def test_a_page_of_many_backends_and_causes_stays_small() -> None:
     assert "cause-99/report.txt" in page
 
 
-def test_a_page_stays_small_whatever_is_said() -> None:
+def test_a_page_stays_small_despite_long_texts() -> None:
     loud = replace(MISMATCH, message="x" * 3_000_000)
     page = render_html(standing_of(filed(CASE, observation=loud, report="y" * 3_000_000)))
     assert len(page) < 1_000_000

@@ -156,7 +156,7 @@ def test_an_issue_of_a_cause_lists_needs_and_other_symptoms() -> None:
     assert render_issue(CASE, MISMATCH, {}, cause=alone) == render_issue(CASE, MISMATCH, {})
 
 
-def test_an_issue_and_the_reports_give_the_rate_of_a_failure_that_comes_and_goes() -> None:
+def test_an_issue_and_the_reports_give_the_rate_of_a_flaky_failure() -> None:
     recurrence = Recurrence(way=Rerun.LOAD, runs=100, failed=3, load=8)
     standing = Standing.of([started("fake"), replace(filed(CASE), recurrence=recurrence)])
     (view,) = cause_views(standing)

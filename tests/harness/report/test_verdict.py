@@ -22,7 +22,7 @@ def verdict_of(*events: Event) -> tuple[str, Level]:
     return found.text, found.level
 
 
-def test_a_clean_night_is_good() -> None:
+def test_a_campaign_without_findings_is_good() -> None:
     assert verdict_of(finished()) == ("No findings in 1,200 cases over 1:00:00", Level.GOOD)
 
 
@@ -75,7 +75,7 @@ def test_a_campaign_that_did_not_finish_says_so() -> None:
     assert verdict_of(finished(interrupted=True))[0].startswith("Stopped early: ")
 
 
-def test_a_harness_that_failed_is_not_a_clean_night() -> None:
+def test_a_failed_harness_is_not_good() -> None:
     failed = JobFailed(at=3100.0, job=0, text="Traceback")
     text, level = verdict_of(failed, finished())
     assert text.startswith("The harness itself failed: ")
@@ -95,7 +95,7 @@ def test_a_resumed_campaign_is_judged_by_how_it_ends() -> None:
         (JOB_KILLED, "No findings, 1 suspect not confirmed because the job was killed each time in "),
     ],
 )
-def test_a_suspect_that_was_not_settled_is_not_a_clean_night(reason: str, words: str) -> None:
+def test_an_unsettled_suspect_is_not_good(reason: str, words: str) -> None:
     text, level = verdict_of(kept(CASE, reason), finished())
     assert text.startswith(words)
     assert level is Level.BAD
@@ -135,10 +135,10 @@ def test_few_entries_are_reported_with_their_titles() -> None:
     ]
 
 
-def test_many_of_which_the_same_is_said_are_reported_in_one_line() -> None:
+def test_entries_with_the_same_remark_are_reported_in_one_line() -> None:
     lines = ledger_lines([*(remark(entry, NO_MATCH) for entry in (2, 3, 7, 40)), remark(5, NO_LONGER)])
     assert lines == [f"entries 2, 3, 7 and 40: {NO_MATCH}", f"entry 5 (Hang in number5): {NO_LONGER}"]
 
 
-def test_nothing_is_said_of_a_ledger_without_remarks() -> None:
+def test_a_ledger_without_remarks_adds_no_lines() -> None:
     assert ledger_lines([]) == []

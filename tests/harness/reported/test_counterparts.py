@@ -97,7 +97,7 @@ def test_the_fix_is_shown_as_served_where_more_is_known_to_fail() -> None:
     assert without_bug(replace(case, backend="blackwell:trtllm_mha@24566")) == "blackwell:trtllm_mha"
 
 
-def test_a_case_that_is_not_moved_is_said_to_be_its_own() -> None:
+def test_an_unmoved_case_is_described_as_its_own() -> None:
     judge = Judge(lambda _: FAULT)
     shown = shown_on("trtllm_mha@21649-before", reported("sglang-21649"), (Kind.ILLEGAL_ACCESS,), judge)
     assert shown.remark == "its own case"

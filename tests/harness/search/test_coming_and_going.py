@@ -82,7 +82,7 @@ def test_a_death_that_was_left_over_and_passes_now_is_caught_as_seen_once() -> N
 
 
 @pytest.mark.parametrize(("judge", "fails"), [(Counting(UNWRITTEN, every=17), True), (Counting(UNWRITTEN), False)])
-def test_a_finding_that_comes_and_goes_is_not_called_fixed_after_one_run(judge: FakeJudge, fails: bool) -> None:
+def test_a_flaky_finding_is_not_fixed_after_one_passing_run(judge: FakeJudge, fails: bool) -> None:
     recurrence = Recurrence(way=Rerun.ALONE, runs=136, failed=8)
     kept = Replay(case=decode(150), finding="it", failed=(UNWRITTEN,), recurrence=recurrence)
     (checked,) = [message for message in sent_by(judge, [kept]) if isinstance(message, Rechecked)]

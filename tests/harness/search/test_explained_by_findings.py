@@ -112,7 +112,7 @@ def misread(*, elsewhere: bool = True, kinds: tuple[Kind, Kind] = (Kind.NOT_FINI
 
 
 @pytest.mark.parametrize("kinds", [(Kind.NOT_FINITE, Kind.NOT_FINITE), (Kind.NOT_FINITE, Kind.ILLEGAL_ACCESS)])
-def test_kernels_that_misread_the_same_argument_are_one_cause_whatever_comes_of_it(kinds: tuple[Kind, Kind]) -> None:
+def test_kernels_that_misread_the_same_argument_are_one_cause_of_any_kind(kinds: tuple[Kind, Kind]) -> None:
     known = replace(one_request(Mode.EXTEND, 1, 5), **GAPS)
     failing = replace(one_request(Mode.DECODE, 1, 5, **WINDOW), backend="other", **GAPS)
     assert explained(misread(kinds=kinds), failing, known, ("lengths with gaps",))

@@ -95,7 +95,7 @@ def test_rows_of_padding_show_a_cause_by_nan_alone() -> None:
 
 
 @pytest.mark.parametrize("strays", [True, False])
-def test_a_nan_that_comes_and_goes_without_a_mark_is_no_symptom_of_a_wrong_number(*, strays: bool) -> None:
+def test_a_flaky_nan_without_a_mark_is_no_symptom_of_a_wrong_number(*, strays: bool) -> None:
     """A second fault reads what lies behind the pages in another order, which is harmless for most seeds."""
 
     def faults(case: Case) -> list[tuple[Kind, str]]:

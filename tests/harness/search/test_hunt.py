@@ -255,7 +255,7 @@ DIFFER = observed(Kind.METAMORPHIC_MISMATCH)
 
 
 @pytest.mark.parametrize("awaited", [(), (DIFFER,)])
-def test_two_runs_that_differ_because_one_fails_by_itself_are_that_failure(awaited: tuple[Observation, ...]) -> None:
+def test_two_runs_that_differ_because_one_fails_alone_are_that_failure(awaited: tuple[Observation, ...]) -> None:
     case = replace(decode(3, 5), relation=Relation.REQUEST_APPENDED)
     _, sent = hunt(JudgeOfRelated(in_company), replays=(Replay(case=case, failed=awaited),))
     (alone,) = caught(sent)
@@ -281,7 +281,7 @@ def test_a_death_in_the_related_run_is_that_of_the_related_case() -> None:
     assert {each.first.relation for each in caught(sent)} == {None}
 
 
-def test_two_runs_that_differ_though_none_fails_by_itself_have_a_cause_of_their_own() -> None:
+def test_two_runs_that_differ_though_both_pass_alone_have_a_separate_cause() -> None:
     class Differing(FakeJudge):
         def verdict(self, case: Case) -> Verdict:
             return Verdict(observations=(DIFFER,) if case.relation else (), rows=1)

@@ -149,7 +149,7 @@ def test_features_kept_by_shrinking_are_needs_when_the_budget_is_spent() -> None
     assert needs_of(pinned, BOTH, lambda _: True, clues={FEATURES["sinks"]}) == ("sinks",)
 
 
-def test_a_failure_that_comes_and_goes_is_tried_with_more_values() -> None:
+def test_a_flaky_failure_is_tried_with_more_values() -> None:
     """One in eight of the cases fails, with and without sinks."""
 
     def run(case: Case) -> Verdict:

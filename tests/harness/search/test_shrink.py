@@ -114,7 +114,7 @@ def test_nothing_is_made_or_run_when_the_time_is_over(monkeypatch: pytest.Monkey
     assert not made
 
 
-def test_a_failure_that_shows_now_and_then_is_asked_for_often() -> None:
+def test_a_flaky_failure_is_repeated_often() -> None:
     def every_third() -> Iterator[bool]:
         while True:
             yield from (False, False, True)

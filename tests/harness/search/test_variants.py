@@ -74,12 +74,12 @@ def lucky(values: ValueFamily) -> Case:
     return replace(one_request(Mode.EXTEND, 2, 5), values=values, seed=LUCKY)
 
 
-def test_values_of_which_each_seed_fails_take_the_place_of_those_of_which_few_do() -> None:
+def test_values_that_fail_with_each_seed_replace_those_that_rarely_fail() -> None:
     case = steadied(lucky(ValueFamily.DISCRETE), always_wrong_with=(ValueFamily.PEAKED, ValueFamily.PROBE))
     assert case == lucky(ValueFamily.PEAKED)
 
 
-def test_values_of_which_each_seed_fails_stay() -> None:
+def test_values_that_fail_with_each_seed_are_kept() -> None:
     case = steadied(lucky(ValueFamily.PROBE), always_wrong_with=(ValueFamily.NORMAL, ValueFamily.PROBE))
     assert case == lucky(ValueFamily.PROBE)
 

@@ -126,7 +126,9 @@ def test_the_script_of_a_leak_aborts_as_the_campaign_did_and_reads_the_metrics(f
         assert (ran.returncode, said in ran.stdout) == (code, True), ran.stdout + ran.stderr
 
 
-def test_findings_are_run_again_the_next_night(fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_findings_are_run_again_by_the_next_campaign(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     draw_again(monkeypatch)
     _run(fake(FakeFault.PREFIX), tmp_path, until_finding=True)
     second = _run(fake(FakeFault.PREFIX), tmp_path, traces=1)
@@ -138,7 +140,7 @@ def test_findings_are_run_again_the_next_night(fake: Fake, tmp_path: Path, monke
     assert [each.state for each in fourth.standing.checked.values()] == [State.RETURNED]
 
 
-def test_a_finding_that_comes_and_goes_is_fixed_after_as_many_runs_as_its_rate_needs(
+def test_a_flaky_finding_is_fixed_after_the_number_of_runs_that_its_rate_requires(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw_again(monkeypatch)
@@ -256,7 +258,7 @@ def test_two_bugs_of_one_server_are_two_causes(fake: Fake, tmp_path: Path) -> No
     assert standing.suspects.total() > len(standing.failing)
 
 
-def test_the_causes_of_the_night_before_explain_failures(
+def test_the_causes_of_the_last_campaign_explain_failures(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw_again(monkeypatch)

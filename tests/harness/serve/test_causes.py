@@ -126,7 +126,7 @@ def test_a_bug_that_needs_more_than_a_cause_is_another() -> None:
     assert found.cause == ""
 
 
-def test_a_bug_beneath_a_known_cause_is_gone_on_with() -> None:
+def test_a_bug_hidden_by_a_known_cause_is_pursued() -> None:
     def fails(trace: RequestTrace) -> Rerunning:
         return max(_needing("n > 1")(trace), _needing("grammar")(trace))
 

@@ -64,7 +64,7 @@ def test_statistics_without_sizes_leave_them_unknown(listed: object) -> None:
     assert with_iterations(SURFACE, listed) == SURFACE
 
 
-def test_a_right_server_passes_and_the_lack_of_a_flush_is_said(
+def test_a_correct_server_passes_and_the_lack_of_a_flush_is_reported(
     right: FakeTrtllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait_for_nothing(monkeypatch)

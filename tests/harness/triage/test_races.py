@@ -49,7 +49,7 @@ def sent(kind: Kind) -> tuple[Triage, Racing]:
     return triage(LEGAL, runner, repeats=REPEATS), runner
 
 
-def test_a_failure_that_comes_and_goes_in_fresh_processes_is_a_race() -> None:
+def test_a_failure_that_is_flaky_in_fresh_processes_is_a_race() -> None:
     found, _ = sent(Kind.OUTPUT_MISMATCH)
     assert found.repetition is Repetition.RACING
     # Workers fail in turn, and the last of the fresh ones runs the case again.

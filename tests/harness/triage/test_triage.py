@@ -95,7 +95,7 @@ def test_a_failure_with_guards_on_the_other_side_only_is_found(runner: Runner, d
     assert guard.outcome.kind is Kind.ILLEGAL_ACCESS
 
 
-def test_nothing_is_said_of_a_case_that_passes_in_every_way(runner: Runner) -> None:
+def test_a_case_that_passes_in_every_variant_blames_none(runner: Runner) -> None:
     found = triage(decode_case("trtllm_mha"), runner, repeats=2)
     assert (found.fault, found.fails, found.sentences) == (Blame.NONE, False, ())
     assert found.repetition is Repetition.DETERMINISTIC

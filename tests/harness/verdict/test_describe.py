@@ -177,6 +177,6 @@ def test_failures_that_a_case_goes_on_after_are_named() -> None:
     assert described[3:] == ["known     continues after StrayWrite of key_cache (decode, write)"]
 
 
-def test_a_relation_is_said_last() -> None:
+def test_a_relation_is_described_last() -> None:
     described = describe(replace(PLAIN, seed=7, relation=Relation.PADDING_ENLARGED)).splitlines()
     assert described[3:] == ["numbers   seed 7", "relation  compared with a second run: padding enlarged"]

@@ -54,7 +54,7 @@ def test_a_worker_that_takes_no_signals_hangs_without_a_stack(
     assert workers.run(b"who", timeout=60) != b""
 
 
-def test_a_process_inside_a_driver_is_said_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_inside_a_driver_is_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     class Silent:
         stacks = ""
 

@@ -105,7 +105,7 @@ def test_output_never_reaches_the_parents_terminal(workers: Workers, capfd: pyte
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_worker_that_leaves_by_itself_is_reported_like_any_other_death(workers: Workers) -> None:
+def test_a_worker_that_exits_is_reported_like_any_other_death(workers: Workers) -> None:
     before = pid_of(workers)
     reply(workers, "print loud")
     left = death(workers, "go 7")

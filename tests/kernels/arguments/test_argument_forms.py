@@ -165,7 +165,7 @@ def test_a_form_that_is_taken_wrongly_fails_and_only_there(backend: str) -> None
 
 
 @pytest.mark.slow
-def test_a_form_of_which_nothing_is_said_may_be_refused() -> None:
+def test_an_undocumented_form_may_be_refused() -> None:
     assert kinds_of("REFUSES_UNSAID") == {True: set(), False: set()}
 
 
@@ -240,7 +240,7 @@ def test_forms_are_in_order_one_for_each_argument_and_possible(arguments: tuple[
         validate(replace(plain(), arguments=arguments))
 
 
-def test_a_rule_has_a_source_unless_nothing_is_said() -> None:
+def test_a_rule_has_a_source_unless_the_form_is_undocumented() -> None:
     with pytest.raises(ValueError, match="give a source"):
         ArgumentRule(F.TABLE_INT64, ArgumentStanding.PROMISED)
     with pytest.raises(ValueError, match="give a source"):

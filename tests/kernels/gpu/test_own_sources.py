@@ -44,7 +44,7 @@ def test_all_sources_compile_for_the_device_without_warnings(tmp_path: Path) -> 
 
 @pytest.mark.long
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
-def test_a_source_compiles_by_itself_without_warnings(source: Path, tmp_path: Path) -> None:
+def test_a_source_compiles_alone_without_warnings(source: Path, tmp_path: Path) -> None:
     """What g++ alone warns of, such as a deprecated function, shows when all is compiled."""
     alone = tmp_path / "alone.cu"
     alone.write_text(f'#include "{source}"\n')

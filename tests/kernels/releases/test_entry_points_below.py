@@ -139,7 +139,7 @@ def test_float8_queries_are_widened_for_kernels_of_the_cpu(stage: Stage, on: Cal
         )
 
 
-def test_a_breach_is_observed_and_the_kernel_runs_all_the_same(stage: Stage, on: Callable[..., Any]) -> None:
+def test_a_breach_is_observed_and_the_kernel_still_runs(stage: Stage, on: Callable[..., Any]) -> None:
     query, table, lengths = batch()
     with on():
         stage.decode(query, table[[0, 1, 2, 2]], lengths[[0, 1, 2, 2]])

@@ -74,7 +74,7 @@ def test_the_tags_of_another_repository_around_it_say_nothing(checkout: Path) ->
 
 
 @pytest.mark.slow
-def test_the_version_can_be_said_where_a_tree_does_not(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_of_a_tree_without_one_can_be_given(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ReleaseError, match=r"does not say which version it is: git fetch --tags, or .*=0\.5\.9"):
         tree_at(checkout)
     monkeypatch.setenv("SETUPTOOLS_SCM_PRETEND_VERSION", "0.5.14")

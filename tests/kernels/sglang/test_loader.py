@@ -66,7 +66,7 @@ def test_a_process_has_one_release(checkout: Path, tmp_path: Path) -> None:
         load(_release(other))
 
 
-def test_a_process_that_has_imported_sglang_by_itself_is_not_used(
+def test_a_process_that_has_imported_another_sglang_is_not_used(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "sglang", sys)
@@ -131,7 +131,7 @@ def test_a_package_that_is_not_installed_says_where_it_is_imported_and_how_to_ha
         ("def f(:", "layers/attention/trtllm_mha_backend.py:"),
     ],
 )
-def test_a_tree_that_fails_to_import_says_where_in_a_line(checkout: Path, line: str, sent: str) -> None:
+def test_the_failing_line_of_an_import_is_reported_in_one_line(checkout: Path, line: str, sent: str) -> None:
     _append(checkout, "trtllm_mha_backend", line)
     with pytest.raises(ReleaseError) as refused:
         load(_release(checkout))

@@ -62,7 +62,7 @@ def test_the_description_of_an_order_names_source_lines_and_server_options() -> 
     )
 
 
-def test_the_words_of_a_batch_that_is_not_padded_say_nothing_of_padding() -> None:
+def test_the_description_of_an_unpadded_batch_does_not_mention_padding() -> None:
     words = the_only(FIRST, Mode.EXTEND).words(padded=False)
     assert words == "plain worker: plan (model_executor/model_runner.py:2335)"
 

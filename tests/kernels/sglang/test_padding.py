@@ -65,7 +65,7 @@ def test_a_ragged_draft_extend_is_counted_and_padded_by_whole_requests() -> None
 
 
 @pytest.mark.parametrize(("rows", "padded"), [(2, 2), (3, 3), (7, 7)])
-def test_each_decode_of_a_draft_model_is_padded_by_itself(rows: int, padded: int) -> None:
+def test_each_decode_of_a_draft_model_is_padded_separately(rows: int, padded: int) -> None:
     drafts = step(Mode.DRAFT_DECODE, (3, 9), (3, 5), stride=3, rows=rows)
     decodes = [one_decode(drafts, number) for number in range(3)]
     assert [[each.kv_len for each in decode.requests] for decode in decodes] == [[7, 3], [8, 4], [9, 5]]

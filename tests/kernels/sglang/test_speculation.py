@@ -60,7 +60,7 @@ def test_a_server_that_does_not_draft_has_none(mode: Mode) -> None:
     assert _info(_loaded(EagleDraftInput=_Since9), mode, 1, stride=1 if mode is Mode.DECODE else 0) is None
 
 
-def test_a_verify_says_how_many_drafts_a_request_has_and_leaves_the_rest_unsaid() -> None:
+def test_a_verify_states_only_the_number_of_drafts_of_a_request() -> None:
     info = _info(_loaded(EagleDraftInput=_Since9), Mode.TARGET_VERIFY, 4, 4)
     assert info == _Verify(draft_token=info.draft_token, draft_token_num=4, topk=1, num_tokens_per_req=4)
     assert info.draft_token is None

@@ -50,7 +50,7 @@ def test_a_claim_confirmed_with_other_values_is_reported() -> None:
     assert max(map(len, found.words.splitlines())) <= 76
 
 
-def test_a_factor_that_other_values_change_is_not_said() -> None:
+def test_a_factor_that_other_values_change_is_not_reported() -> None:
     first = rows(two_requests(), times(1.3))
     assert concluded(first, {Stake.VALUES: rows(two_requests(seed=6), times(1.3))}) is not None
     assert concluded(first, {Stake.VALUES: rows(two_requests(seed=6), times(1.4))}) is None

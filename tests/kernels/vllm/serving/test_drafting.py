@@ -50,7 +50,7 @@ def test_decodes_within_a_prompt_are_not_expected_but_may_leave_something() -> N
     assert (list(written.rows), written.new, written.beyond) == (list(range(1, 33)), 16, DRAFTS - 1)
 
 
-def test_a_token_without_a_block_is_said() -> None:
+def test_a_token_without_a_block_is_reported() -> None:
     with pytest.raises(RuntimeError, match="up to position 48 of a request that has 3 blocks of 16"):
         scheduled(0, 49).place(48, 16)
     assert scheduled(0, 48).place(47, 16) == (3, 15)
