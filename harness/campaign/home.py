@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attnfuzz.harness.files.durable import DRAFT, make_folder, sync_folder
+from attnfuzz.harness.files.ignored import make_ignored_folder
 from attnfuzz.reference.user_error import UserError
 
 LOG_NAME = "events.ndjson"
@@ -71,7 +72,7 @@ class Home:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Lock the home for one campaign. Raises HomeError if another has it, OSError if it can't be created."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_ignored_folder(self.path)
         # An untrusted home may contain links to anywhere, and the lock is written to.
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:

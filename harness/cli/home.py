@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from attnfuzz.harness.campaign.home import Home
+from attnfuzz.harness.campaign.home import FINDINGS, Home
 from attnfuzz.harness.cli.answers import (
     CorpusCase,
     CorpusCases,
@@ -132,7 +132,10 @@ def _title(record: AnyRecord) -> str:
 
 
 def show_finding(*, name: str, home: Path) -> None:
-    """Print a finding's history and report."""
+    """Print the history and the report of a finding, whose name may also be the path of its folder."""
+    path = Path(name)
+    if path.parent.name == FINDINGS:
+        name, home = path.name, path.parent.parent
     kind, records = kind_of_home(home), _records(Home(home))
     record = find_by_name(records, name, str(home))
     report = text_beside(record.path, REPORT)

@@ -16,6 +16,11 @@ from attnfuzz.harness.campaign.plan import LEAST_ALPHA, MOST_EXAMPLES, MOST_JOBS
 from attnfuzz.harness.cli.terminal import JSON, QUIET, STANDARD_OUTPUT, VERBOSE
 from attnfuzz.reference.device import Device
 
+DEFAULT_HOME = Path("attnfuzz-out")
+
+_MOST_NAMES = 10
+"""Names that a message lists."""
+
 
 def duration(text: str) -> float:
     """Return the seconds of a duration like 90s, 10m or 1h30m: a type of options."""
@@ -48,6 +53,33 @@ class PathTo(click.Path):
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             self.fail(f"{str(value)!r} is neither a file nor a folder: name another path.", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class CaseOrFinding(PathTo):
+    """A file with a case, a finding's folder, or a finding of the default home by its name or a part of it."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, or fail with the names that match."""
+        folders = sorted((DEFAULT_HOME / "findings").glob("*/")) if str(value) and not Path(value).exists() else []
+        names = [folder.name for folder in folders]
+        found = [name for name in names if name == str(value)] or [name for name in names if str(value) in name]
+        if len(found) > 1:
+            shown = ", ".join(found[:_MOST_NAMES])
+            more = f", and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
+            self.fail(
+                f"several findings of {DEFAULT_HOME} have {str(value)!r} in their names: {shown}{more}.", param, ctx
+            )
+        if names and not found:
+            self.fail(
+                f"{str(value)!r} does not exist, and no finding of {DEFAULT_HOME} has it in its name: "
+                "attnfuzz findings list names them.",
+                param,
+                ctx,
+            )
+        return super().convert(folders[names.index(found[0])] if found else value, param, ctx)
 
 
 class InOrder(click.Group):
@@ -89,11 +121,14 @@ def seed_option() -> Callable[..., Any]:
 
 
 def home_option(
-    meaning: str = "Folder of campaigns, findings and corpus.", default: str = "attnfuzz-out", *, exists: bool = False
+    meaning: str = "Folder of campaigns, findings and corpus.",
+    default: Path = DEFAULT_HOME,
+    *,
+    exists: bool = False,
 ) -> Callable[..., Any]:
     """Return the option --home, as `home`: a folder that is created on demand, or must exist (`exists`)."""
     kind = PathTo(exists=exists, file_okay=False)
-    return click.option("--home", type=kind, default=Path(default), show_default=True, metavar="DIR", help=meaning)
+    return click.option("--home", type=kind, default=default, show_default=True, metavar="DIR", help=meaning)
 
 
 def repeat_option(meaning: str, **others: Any) -> Callable[..., Any]:

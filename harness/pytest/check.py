@@ -12,6 +12,7 @@ import hypothesis
 from msgspec import structs
 
 from attnfuzz.harness.backends import registry
+from attnfuzz.harness.files.ignored import make_ignored_folder
 from attnfuzz.harness.pytest.in_hypothesis import end_search, run_key
 from attnfuzz.harness.sandbox.check import CASES, CannotRun, render_failure, shared_runner
 from attnfuzz.harness.search.messages import ShrinkBudget
@@ -129,7 +130,7 @@ def _leave(case: AnyCase, kind: Kind) -> Path:
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
     digest = hashlib.sha256(f"{test}\0{case.backend}".encode()).hexdigest()[:8]
     backend = registry.as_file_name(Path(case.backend).name)
-    CASES.mkdir(exist_ok=True)
+    make_ignored_folder(CASES)
     path = CASES / f"{backend}-{kind}-{digest}.json"
     case_file.save(path, case)
     return path

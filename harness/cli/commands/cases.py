@@ -11,7 +11,7 @@ from attnfuzz.harness.cli.terminal import STARTING, Exit, tell
 TARGETS = ("native", "flashinfer")
 REPEATS = 5
 
-_path_argument = click.argument("path", type=options.PathTo(exists=True), metavar="CASE.json|FINDING_DIR")
+_path_argument = click.argument("path", type=options.CaseOrFinding(), metavar="CASE.json|FINDING")
 
 
 def _elsewhere_options(verb: str, hint: str = "") -> Callable[..., Any]:

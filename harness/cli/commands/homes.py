@@ -34,7 +34,7 @@ def list_findings(**given: Any) -> None:
 def show_finding(**given: Any) -> None:
     """Show a finding's report, and its result in each campaign.
 
-    NAME may be a part of the name.
+    NAME may be a part of the name, or the path of the finding's folder.
     """
     from attnfuzz.harness.cli import home
 

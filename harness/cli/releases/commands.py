@@ -1,5 +1,6 @@
 """`attnfuzz bisect` and `attnfuzz sweep`: failures by release."""
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -78,7 +79,7 @@ def bisect(**given: Any) -> Exit:
 @options.tree_option("A source tree of {engine}, as the last release.")
 @options.seed_option()
 @click.option("--jobs", type=options.JOBS, default=1, show_default=True, help="Processes that search in parallel.")
-@options.home_option("Folder of the table, of failing cases, and of campaigns and findings.", "attnfuzz-sweep")
+@options.home_option("Folder of the table, of failing cases, and of campaigns and findings.", Path("attnfuzz-sweep"))
 @click.option(
     "--resume",
     is_flag=True,

@@ -1,5 +1,6 @@
 """`attnfuzz serve`: a running server under traces of requests."""
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -67,7 +68,7 @@ def _difference(text: str) -> float:
     is_flag=True,
     help="Stop once the first failure that is not in the ledger has been minimized and filed.",
 )
-@options.home_option("Folder of campaigns and findings; keep it from night to night.", default="attnfuzz-serve")
+@options.home_option("Folder of campaigns and findings; keep it from night to night.", default=Path("attnfuzz-serve"))
 @click.option(
     "--ledger",
     type=options.PathTo(exists=True, dir_okay=False),

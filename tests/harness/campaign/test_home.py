@@ -69,6 +69,14 @@ def test_a_campaign_that_was_killed_holds_its_home_no_longer(tmp_path: Path) -> 
         pass
 
 
+def test_git_ignores_a_new_home_and_an_old_one_is_left_as_it_is(tmp_path: Path) -> None:
+    for home in (tmp_path / "new", tmp_path):
+        with Home(home).locked():
+            pass
+    assert (tmp_path / "new" / ".gitignore").read_text() == "*\n"
+    assert not (tmp_path / ".gitignore").exists()
+
+
 def test_drafts_of_dead_processes_are_removed(tmp_path: Path) -> None:
     home = Home(tmp_path)
     dead, own = (home.folder("20300101-000000") / f".draft-report.html.{pid}" for pid in (1 << 30, os.getpid()))

@@ -71,3 +71,27 @@ def test_a_finding_is_not_forgotten_under_a_running_campaign(attnfuzz: Run, name
         ran = attnfuzz("findings", "forget", name)
     assert ran.code == 2
     assert (home.findings / name).exists()
+
+
+def test_a_finding_is_shown_by_the_path_of_its_folder(attnfuzz: Run, name: str) -> None:
+    by_path = attnfuzz("findings", "show", f"attnfuzz-out/findings/{name}", "--home", "attnfuzz-out")
+    assert by_path.out == attnfuzz("findings", "show", name).out
+
+
+@pytest.mark.parametrize("command", ["replay", "triage", "shrink", "export"])
+def test_a_command_on_a_case_takes_a_part_of_a_findings_name(attnfuzz: Run, name: str, command: str) -> None:
+    ran = attnfuzz(command, name[-10:])
+    assert ran.code == 2
+    assert "unknown backend 'fake'" in " ".join(ran.err.split())
+
+
+def test_a_part_that_several_findings_or_none_have_is_an_error_with_the_names(
+    attnfuzz: Run, name: str, tmp_path: Path
+) -> None:
+    archive(tmp_path / "attnfuzz-out", "night 3").file(found(kind=Kind.HANG), FINGERPRINT)
+    several = attnfuzz("replay", "fake-")
+    assert several.code == 2
+    assert name in several.err
+    none = attnfuzz("replay", "trtllm")
+    assert none.code == 2
+    assert "no finding of attnfuzz-out has it in its name" in " ".join(none.err.split())
