@@ -55,23 +55,26 @@ class Course:
 
 def course_of(outcomes: Mapping[str, Outcome]) -> Course:
     """Derive the course of a failure from its outcomes in the order of releases."""
-    judged = [(release, outcome.ending) for release, outcome in outcomes.items() if outcome.judged]
-    failing = [place for place, (_, ending) in enumerate(judged) if ending is Ending.FAILS]
+    runs = _runs(outcomes)
+    failing = [place for place, (ending, _) in enumerate(runs) if ending is Ending.FAILS]
     if not failing:
         return Course(NEVER, NEVER)
-    first, last = failing[0], failing[-1]
-    return Course(
-        began=judged[first][0] if first else f"by {judged[0][0]}",
-        ended=judged[last + 1][0] if last + 1 < len(judged) else STILL_THERE,
-    )
+    began = runs[failing[0]][1][0]
+    after = runs[failing[-1] + 1 :]
+    return Course(began=began if failing[0] else f"by {began}", ended=after[0][1][0] if after else STILL_THERE)
+
+
+def _runs(outcomes: Mapping[V, Outcome]) -> list[tuple[Ending, list[V]]]:
+    """Return the versions that could be judged, in runs that end alike."""
+    judged = [(version, outcome.ending) for version, outcome in outcomes.items() if outcome.judged]
+    return [(ending, [version for version, _ in group]) for ending, group in groupby(judged, key=lambda each: each[1])]
 
 
 def in_words(outcomes: Mapping[V, Outcome]) -> str:
     """Describe `outcomes`, in the order of versions, in a sentence."""
-    judged = [(version, outcome.ending) for version, outcome in outcomes.items() if outcome.judged]
-    if not judged:
+    runs = _runs(outcomes)
+    if not runs:
         return "No version could be run."
-    runs = [(ending, [version for version, _ in group]) for ending, group in groupby(judged, key=lambda each: each[1])]
     failing = [versions for ending, versions in runs if ending is Ending.FAILS]
     if not failing:
         passing = runs[0][1]

@@ -10,7 +10,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from attnfuzz.kernels.building.library_cache import folder_made_once
-from attnfuzz.kernels.building.pip import NoPip, PipFailed, pip
+from attnfuzz.kernels.building.pip import NoPip, PipFailed, pip, released
 from attnfuzz.reference.user_error import UserError
 
 
@@ -52,6 +52,14 @@ def site_at(folder: Path, package: str, version: Version) -> Site:
     if not modules:
         raise SiteError(f"{folder} has the metadata of {package} but none of its modules: reinstall it, {install}")
     return Site(version, folder.resolve(), modules)
+
+
+def released_versions(package: str) -> list[Version]:
+    """List the versions that pip can install. Raises CannotBeHad."""
+    try:
+        return released(package)
+    except PipFailed as error:
+        raise CannotBeHad(f"cannot list the versions of {package}: {error}. Name them, like 0.6.8,0.6.9") from error
 
 
 def site_folder(cache: Path, package: str, version: Version) -> Path:

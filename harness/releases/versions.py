@@ -25,11 +25,11 @@ def versions_in(text: str, released: Callable[[], Sequence[Version]]) -> list[Ve
     for part in text.split(","):
         first, to, last = part.strip().partition(_TO)
         if not to:
-            found.add(_newest(released()) if first == LATEST else _version(first))
+            found.add(_newest(released()) if first == LATEST else version_of(first))
             continue
-        low = _version(first)
+        low = version_of(first)
         known = released()
-        high = _newest(known) if last == LATEST else _version(last)
+        high = _newest(known) if last == LATEST else version_of(last)
         between = (version for version in known if low <= version <= high)
         within = [version for version in between if version in (low, high) or not version.is_prerelease]
         if not within:
@@ -46,7 +46,8 @@ def _newest(released: Sequence[Version]) -> Version:
     return final[-1]
 
 
-def _version(text: str) -> Version:
+def version_of(text: str) -> Version:
+    """Parse one version. Raises NoSuchVersions."""
     try:
         return Version(text)
     except ValueError:

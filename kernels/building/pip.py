@@ -4,6 +4,8 @@ import subprocess
 import sys
 from importlib.machinery import PathFinder
 
+from packaging.version import Version
+
 
 class PipFailed(RuntimeError):
     """pip failed. The message is its reason in one line."""
@@ -36,6 +38,16 @@ def pip(*arguments: str) -> str:
     if ran.returncode:
         raise PipFailed(_reason(ran.stderr) or f"pip ended with {ran.returncode}")
     return ran.stdout
+
+
+def released(package: str, *options: str) -> list[Version]:
+    """List the versions of a package that pip can install, oldest first; no pre-releases. Raises PipFailed.
+
+    `options` are pip's, such as the platform of wheels.
+    """
+    listing = pip("index", "versions", package, *options)
+    line = next((line for line in listing.splitlines() if line.startswith("Available versions:")), "")
+    return sorted(map(Version, filter(None, map(str.strip, line.partition(":")[2].split(",")))))
 
 
 def _reason(errors: str) -> str:

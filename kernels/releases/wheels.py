@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from packaging.version import Version
 
 from attnfuzz.kernels.building.library_cache import cache_folder, folder_made_once
-from attnfuzz.kernels.building.pip import PipFailed, pip
+from attnfuzz.kernels.building.pip import PipFailed, pip, released
 from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.kernels.releases.project import Project
 
@@ -33,12 +33,10 @@ class Wheels:
     def released(self) -> list[Version]:
         """List all supported versions that pip can download, oldest first; no pre-releases. Raises ReleaseError."""
         try:
-            listing = pip("index", "versions", self.project.on_pypi, "--only-binary=:all:", *self.project.wheel)
+            versions = released(self.project.on_pypi, "--only-binary=:all:", *self.project.wheel)
         except PipFailed as error:
             raise ReleaseError(f"cannot list the versions of {self.project.title}: {error}") from error
-        line = next((line for line in listing.splitlines() if line.startswith("Available versions:")), "")
-        names = filter(None, map(str.strip, line.partition(":")[2].split(",")))
-        return sorted(version for name in names if (version := Version(name)) >= self.project.oldest)
+        return [version for version in versions if version >= self.project.oldest]
 
     def cached(self) -> list[Version]:
         """List the versions that need no network, oldest first."""

@@ -64,6 +64,13 @@ def pip_has_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def replace_pip(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `pip_in_process` answer wherever attnfuzz runs pip."""
+    stand_in = pip_in_process(folder)
+    for module in ("harness.releases.sites", "kernels.building.pip", "kernels.releases.wheels"):
+        monkeypatch.setattr(f"attnfuzz.{module}.pip", stand_in)
+
+
 def pip_in_process(folder: Path) -> Callable[..., str]:
     """A stand-in for `pip`, which takes a second of CPU time: its answers to what is asked of it, from these wheels."""
 

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from packaging.utils import InvalidName, canonicalize_name
@@ -21,7 +22,8 @@ from attnfuzz.harness.files.durable import write_durably
 from attnfuzz.harness.releases.halving import search
 from attnfuzz.harness.releases.outcomes import Ending, Outcome, in_words
 from attnfuzz.harness.releases.script import environment_for, run_script
-from attnfuzz.harness.releases.sites import CannotBeHad, Site, installed, site_at
+from attnfuzz.harness.releases.sites import CannotBeHad, Site, installed, released_versions, site_at
+from attnfuzz.harness.releases.versions import version_of, versions_in
 from attnfuzz.harness.verdict.printable import shortened
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.building.library_cache import cache_folder
@@ -52,7 +54,7 @@ def bisect(
             f"{package!r} is not the name of a package: give one like flashinfer-python to --package"
         ) from None
     given = _sites(sites, package)
-    ordered = _versions(versions, given)
+    ordered = _versions(versions, given, package)
     cache = (cache_folder() / "bisect").resolve()
     releases = _Releases(package, given, cache, _script(path, script, cache), seconds)
     outcomes = search(ordered, releases.run, every=every)
@@ -123,13 +125,6 @@ class _Releases:
         return self.cache / "workspaces" / f"{self.package}-{site.version}-{digest}"
 
 
-def _version(text: str) -> Version:
-    try:
-        return Version(text)
-    except ValueError:
-        raise BadInput(f"{text!r} is not a version: give released ones, like --versions 0.6.8,0.6.9") from None
-
-
 def _sites(given: Sequence[str], package: str) -> dict[Version, Site]:
     """Return the sites in VERSION=DIR by version. Raises BadInput or SiteError."""
     sites: dict[Version, Site] = {}
@@ -137,19 +132,16 @@ def _sites(given: Sequence[str], package: str) -> dict[Version, Site]:
         matched = re.fullmatch(r"([^=]+)=(.+)", text, flags=re.DOTALL)
         if matched is None:
             raise BadInput(f"--site {text!r} is not VERSION=DIR: write it like --site 0.6.8=/opt/flashinfer-0.6.8")
-        version = _version(matched[1])
+        version = version_of(matched[1])
         if version in sites:
             raise BadInput(f"--site is given twice for {version}: name one folder")
         sites[version] = site_at(Path(matched[2]), package, version)
     return sites
 
 
-def _versions(text: str | None, sites: Mapping[Version, Site]) -> list[Version]:
-    """Return the versions of both options, the oldest first. Raises BadInput if there are none, or one occurs twice."""
-    named = [] if text is None else [_version(each.strip()) for each in text.split(",")]
-    for version in named:
-        if named.count(version) > 1:
-            raise BadInput(f"--versions has {version} twice: name each once")
+def _versions(text: str | None, sites: Mapping[Version, Site], package: str) -> list[Version]:
+    """Return the versions of both options, the oldest first. Raises BadInput if there are none, or as `versions_in`."""
+    named = [] if text is None else versions_in(text, partial(released_versions, package))
     if not named and not sites:
         raise BadInput(
             "no versions: name them, like --versions 0.6.8,0.6.9, or where they lie, with --site VERSION=DIR"

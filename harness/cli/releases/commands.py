@@ -14,7 +14,11 @@ EXAMPLES = 1000
 
 @click.command()
 @click.argument("path", type=options.PathTo(exists=True), required=False, metavar="[CASE.json|FINDING_DIR]")
-@click.option("--versions", metavar="A,B,...", help="Released versions; those without --site are installed by pip.")
+@click.option(
+    "--versions",
+    metavar="VERSIONS",
+    help="Released versions, like 0.6.8..latest or 0.6.8,0.6.9; those without --site are installed by pip.",
+)
 @click.option(
     "--site", "sites", multiple=True, metavar="VERSION=DIR", help="A folder that a version was installed into."
 )

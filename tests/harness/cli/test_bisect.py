@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from command_line import Attnfuzz
-from fake_releases import make_site, make_wheel, pip_in_process
+from fake_releases import make_site, make_wheel, replace_pip
 from harness_cases import decode_case
 
 from attnfuzz.kernels.native import build
@@ -24,7 +24,7 @@ def _own_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = build.compiled(lambda _: None)
     (tmp_path / kernels.name).symlink_to(kernels)
     monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path))
-    monkeypatch.setattr("attnfuzz.harness.releases.sites.pip", pip_in_process(tmp_path))
+    replace_pip(tmp_path, monkeypatch)
 
 
 def script(failing: str = "", unable: str = "") -> list[str]:
@@ -102,6 +102,14 @@ def test_versions_are_installed_by_pip_and_one_that_can_not_be_had_is_reported(
     assert (tmp_path / "bisect" / "sites").is_dir()
 
 
+def test_a_range_of_versions_has_those_that_pip_can_install(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    for version in ("0.6.7", "0.6.8", "0.6.9", "0.6.10"):
+        make_wheel(tmp_path, version)
+    ran = attnfuzz("bisect", *script("0.6.10"), "--versions", "0.6.8..latest, 0.6.8")
+    assert [row[0] for row in table(ran)] == ["0.6.8", "0.6.9", "0.6.10"]
+    assert "First fails in 0.6.10 (0.6.9 passes)" in ran.out
+
+
 def test_nothing_that_could_be_run_is_no_answer(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("bisect", *script(), "--versions", "0.6.8")
     assert ran.code == 2
@@ -123,8 +131,8 @@ def test_a_case_is_run_by_its_script_for_flashinfer(attnfuzz: Attnfuzz, tmp_path
     [
         ([], "no versions: name them, like --versions 0.6.8,0.6.9, or where they lie"),
         (["--versions", ""], "'' is not a version"),
-        (["--versions", "0.6.8,latest"], "'latest' is not a version: give released ones"),
-        (["--versions", "0.6.8,0.6.9,0.6.8.0"], "--versions has 0.6.8 twice"),
+        (["--versions", "0.6.8,newest"], "'newest' is not a version: write"),
+        (["--versions", "0.6.8..latest"], "cannot list the versions of flashinfer-python: "),
         (["--site", "0.6.8"], "--site '0.6.8' is not VERSION=DIR"),
         (["--site", "=site"], "--site '=site' is not VERSION=DIR"),
         (["--site", "old=site"], "'old' is not a version"),

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from fake_releases import make_site, make_wheel, needs_pip, pip_has_only, pip_in_process
+from fake_releases import make_site, make_wheel, needs_pip, pip_has_only, replace_pip
 from packaging.version import Version
 
 from attnfuzz.harness.releases.sites import CannotBeHad, SiteError, installed, site_at, site_folder
@@ -100,7 +100,7 @@ def test_an_interrupted_install_is_not_taken_for_a_whole_one(tmp_path: Path, mon
         raise KeyboardInterrupt
 
     make_wheel(tmp_path, "0.6.8")
-    monkeypatch.setattr("attnfuzz.harness.releases.sites.pip", pip_in_process(tmp_path))
+    replace_pip(tmp_path, monkeypatch)
     with monkeypatch.context() as patched:
         patched.setattr("attnfuzz.harness.releases.sites._pip_install", interrupted)
         with pytest.raises(KeyboardInterrupt):

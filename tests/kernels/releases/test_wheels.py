@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fake_releases import needs_pip, pip_has_only, pip_in_process
+from fake_releases import needs_pip, pip_has_only, replace_pip
 from fake_wheels import SOURCES, make_wheel
 from packaging.version import Version
 
@@ -34,7 +34,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that all wheels are taken from, by a stand-in for pip."""
     folder = tmp_path / "wheels"
     folder.mkdir()
-    monkeypatch.setattr(module, "pip", pip_in_process(folder))
+    replace_pip(folder, monkeypatch)
     return folder
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import fake_sglang
 import pytest
-from fake_releases import pip_in_process
+from fake_releases import replace_pip
 from fake_wheels import make_wheel
 
 from attnfuzz.kernels.releases.errors import Moved, ReleaseError
@@ -185,7 +185,7 @@ def test_an_edited_copy_of_a_release_is_not_taken_for_it(
     python = checkout / "python"
     sources = {path.relative_to(python).as_posix(): path.read_text() for path in python.rglob("*.py")}
     make_wheel(tmp_path / "wheels", "0.5.99", sources)
-    monkeypatch.setattr("attnfuzz.kernels.releases.wheels.pip", pip_in_process(tmp_path / "wheels"))
+    replace_pip(tmp_path / "wheels", monkeypatch)
     release = release_of(SGLANG, "sglang==0.5.99")
     edited = release.root / _ATTENTION.relative_to("python") / "trtllm_mha_backend.py"
     edited.write_text(edited.read_text() + "print('looking')\n")
