@@ -15,7 +15,7 @@ from attnfuzz.kernels.meaning.entry_point import Role
 from attnfuzz.kernels.meaning.forms import Form, parameters_of
 from attnfuzz.reference.calls import REPLAY, Argument, CallCase, View
 
-_CANONICAL: Final = {"q": "query", "paged_kv_cache": "kv_cache", "k": "key", "v": "value"}
+CANONICAL: Final[Mapping[str, str]] = {"q": "query", "paged_kv_cache": "kv_cache", "k": "key", "v": "value"}
 """Names of a run's tensors that other entry points call otherwise."""
 
 _REFUSED: Final = ("custom_mask", "packed_custom_mask", "lse_base", "lse_layout")
@@ -131,7 +131,7 @@ def with_plan(case: CallCase, index: int) -> CallCase:
     refused = [name for name in _REFUSED if known.get(name) is not None]
     if refused:
         raise ValueError(f"its {refused[0]} can't be part of an answer")
-    arguments = {_CANONICAL.get(name, name): value for name, value in known.items()}
+    arguments = {CANONICAL.get(name, name): value for name, value in known.items()}
     if known.get("kv_layout") == "HND":
         arguments |= {name: _tokens_first(arguments[name]) for name in ("key", "value") if name in arguments}
     arguments |= _scales(known)

@@ -24,6 +24,7 @@ from attnfuzz.harness.cli.terminal import (
     new_table,
     print_line,
     tell,
+    warn,
 )
 from attnfuzz.harness.export import CannotExport, Exporter, NeedsFiles, Target
 from attnfuzz.harness.findings.environment import environment
@@ -300,6 +301,8 @@ def export(*, path: Path, target: str | None, carry: tuple[Path, ...], issue: bo
     else:
         output.write_text(text)
         tell(f"Wrote {output}.")
+    if exporter.not_run:
+        warn(f"The calls were not run: {exporter.not_run}. The script finds out whether they fail.")
 
 
 def _issue(case: AnyCase, exporter: Exporter, target: Target | None) -> str:

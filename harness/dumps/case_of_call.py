@@ -8,6 +8,7 @@ import torch
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.dumps.answer import answered
 from attnfuzz.harness.dumps.contents import BufferShelf, Contents
+from attnfuzz.harness.dumps.object_case import backends_with
 from attnfuzz.harness.dumps.placed_call import CaseWorkspaces, PlacedCall, used_bytes
 from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, RecordedCall
 from attnfuzz.harness.dumps.understood import is_scale, understood
@@ -75,9 +76,11 @@ def importable() -> list[str]:
 def backend_of(call: RecordedCall, name: str | None) -> Backend:
     """Return the backend called `name`, or this project's. Raises DumpError, UnknownBackend, BackendFileError."""
     if call.self_id is not None:
+        able = backends_with(call)
         raise DumpError(
-            f"{call.folder}: {call.function} is a method of an object, and needs a GPU: no backend here has it; import "
-            f"a call of {', '.join(importable())}"
+            f"{call.folder}: {call.function} is a method of an object, and "
+            + (f"needs a GPU: name {' or '.join(able)} with --backend" if able else "no backend has it")
+            + f", or import a call of {', '.join(importable())}"
         )
     if name is None:
         name = "trtllm_mla" if call.function in _WITH_LATENTS else "trtllm_mha"

@@ -73,7 +73,7 @@ class PlacedCall:
         self._spans, self._breaks = asked.spans, bool(asked.breaches)
         self._shelf, self._workspaces, self._prefix = shelf, workspaces, prefix
         self._judges_lse = judges_lse
-        self.notes = [_origin(asked.call), *asked.call.lost]
+        self.notes = [origin(asked.call), *asked.call.lost]
         self._literal: dict[str, Argument] = {}
         self._cache: tuple[CutPool, PageMap] | None = None
 
@@ -115,7 +115,7 @@ class PlacedCall:
         self._literal[argument] = cut.parts[0] if len(parts) == 1 else list(cut.parts)
         self._literal[tables[0].name] = self._put(tables[0].name, pages.renumbered(table))
         nbytes = sum(math.prod(source.shape) * source.dtype.itemsize for source in sources)
-        self.notes += [*_page_notes(argument, pages, page_size, nbytes), *cut.notes]
+        self.notes += [*page_notes(argument, pages, page_size, nbytes), *cut.notes]
 
     def _place(self, name: str, value: Any) -> None:
         role = self._parameters[name].role if name in self._parameters else None
@@ -191,7 +191,8 @@ class PlacedCall:
         return self._shelf.put(self._prefix + name, source.shape, source.dtype, source.read, stride)
 
 
-def _origin(call: RecordedCall) -> str:
+def origin(call: RecordedCall) -> str:
+    """Return a sentence that identifies a recorded call."""
     # A compiler's name and a date follow Python's version.
     versions = ", ".join(f"{name} {text.partition(' ')[0]}" for name, text in call.versions.items())
     return (
@@ -200,7 +201,8 @@ def _origin(call: RecordedCall) -> str:
     )
 
 
-def _page_notes(name: str, pages: PageMap, page_size: int, nbytes: int) -> list[str]:
+def page_notes(name: str, pages: PageMap, page_size: int, nbytes: int) -> list[str]:
+    """Return sentences on the pages of a pool of `nbytes` that a case keeps."""
     kept = len(pages.kept)
     held = f"{name} had {count(pages.total, 'page')} of {page_size} slots, {nbytes:,} bytes"
     notes = [f"{held}; {kept:,} are kept, renumbered in the same order: {in_ranges(pages.kept) or 'none'}."]

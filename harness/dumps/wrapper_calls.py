@@ -58,7 +58,7 @@ _NEUTRAL: Final[Mapping[str, Recorded]] = {
 
 def function_of(call: RecordedCall) -> str:
     """Return the function equivalent to a call: its own, or one for the run of a wrapper."""
-    return _WRAPPERS[_class(call)].function if _is_run(call) else call.function
+    return _WRAPPERS[class_of(call)].function if _is_run(call) else call.function
 
 
 def as_function(calls: Sequence[RecordedCall], call: RecordedCall) -> RecordedCall:
@@ -68,11 +68,11 @@ def as_function(calls: Sequence[RecordedCall], call: RecordedCall) -> RecordedCa
     """
     if not _is_run(call):
         return call
-    begun, plan = (_last(calls, call, name) for name in ("__init__", "plan"))
+    begun, plan = (last_call(calls, call, name) for name in ("__init__", "plan"))
     for each in (plan, call):
         _check_options(each)
     known = {**plan.arguments, **{name: value for name, value in call.arguments.items() if value is not None}}
-    wrapper = _WRAPPERS[_class(call)]
+    wrapper = _WRAPPERS[class_of(call)]
     pages = _Pages.of(plan, known, wrapper)
     arguments: dict[str, Recorded] = {
         "query": known["q"],
@@ -84,21 +84,22 @@ def as_function(calls: Sequence[RecordedCall], call: RecordedCall) -> RecordedCa
         **{name: known[name] for name in ("out", "lse", "return_lse", "sinks") if name in known},
         **(pages.context(plan, known) if "qo_indptr" in known else pages.decode(known)),
     }
-    note = f"That function replaces the run of a {_class(call)}, with the pages planned in {plan.folder.name}."
+    note = f"That function replaces the run of a {class_of(call)}, with the pages planned in {plan.folder.name}."
     return replace(call, function=wrapper.function, arguments=arguments, self_id=None, lost=(note, *call.lost))
 
 
 def _is_run(call: RecordedCall) -> bool:
-    return call.self_id is not None and call.function.endswith(".run") and _class(call) in _WRAPPERS
+    return call.self_id is not None and call.function.endswith(".run") and class_of(call) in _WRAPPERS
 
 
-def _class(call: RecordedCall) -> str:
+def class_of(call: RecordedCall) -> str:
+    """Return the name of the class of a recorded method."""
     return call.function.partition(".")[0]
 
 
-def _last(calls: Sequence[RecordedCall], call: RecordedCall, method: str) -> RecordedCall:
+def last_call(calls: Sequence[RecordedCall], call: RecordedCall, method: str) -> RecordedCall:
     """Return the last call of a method of the same object before this one."""
-    name = f"{_class(call)}.{method}"
+    name = f"{class_of(call)}.{method}"
     place = next(index for index, each in enumerate(calls) if each is call)
     for each in reversed(calls[:place]):
         if (each.process, each.self_id, each.function) == (call.process, call.self_id, name):

@@ -12,8 +12,8 @@ from attnfuzz.harness.export.carried import CannotExport, NeedsFiles, check_comp
 from attnfuzz.harness.export.runs import runs_of
 from attnfuzz.harness.export.script import render_script
 from attnfuzz.harness.export.target import Target
-from attnfuzz.harness.sandbox.check import Runner, shared_runner
-from attnfuzz.harness.verdict.failures import DEATHS, Kind, Observation
+from attnfuzz.harness.sandbox.check import CannotRun, Runner, shared_runner
+from attnfuzz.harness.verdict.failures import DEATHS, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.calls import Buffer, CallCase, Drawn
@@ -32,9 +32,9 @@ _JUDGED_BY_ANSWER = frozenset(
 class Exporter:
     """A case that is run once more, to make scripts of it.
 
-    `seen` is its worst failure, None if it passes; `calls` are those of its last step, None if nothing was launched. A
-    case that `failed` and has a `recurrence` may pass this time. Scripts may include code from the user's files in
-    `carry`.
+    `seen` is its worst failure, None if it passes; `calls` are those of its last step, None if nothing was launched.
+    `not_run` is the reason why calls for a GPU were not run, "" if they were. A case that `failed` and has a
+    `recurrence` may pass this time. Scripts may include code from the user's files in `carry`.
     """
 
     def __init__(
@@ -52,8 +52,9 @@ class Exporter:
         runner = runner or shared_runner()
         calls: CallCase | None
         self._first: CallCase | None = None
+        self.not_run = ""
         if isinstance(case, CallCase):
-            verdict, calls = runner.verdict(case), case
+            verdict, calls = self._verdict_on(case, runner), case
         else:
             try:
                 verdict, self._first, calls = runner.trace_both(case)
@@ -66,6 +67,16 @@ class Exporter:
         last = len(case.steps) - 1 if isinstance(case, Case) else -1
         self._other_step = not verdict.failures and failed is not None and failed.step not in (-1, last)
         self.calls = _lean(calls, self.seen, runner) if calls is not None and self.seen is not None else calls
+
+    def _verdict_on(self, case: CallCase, runner: Runner) -> Verdict:
+        """Run calls; without their GPU, none: a script of them shows what fails on another machine."""
+        try:
+            return runner.verdict(case)
+        except CannotRun as error:
+            if resolve(case.backend).capability.device is not Device.CUDA:
+                raise
+            self.not_run = str(error)
+            return Verdict()
 
     def script(self, target: Target = Target.NATIVE) -> str:
         """Return the script for a target.

@@ -107,7 +107,7 @@ def render_script(
         **judging,
         **parts.more,
     )
-    failure = f"{seen.kind}: {seen.place}" if seen else "Nothing wrong"
+    failure = f"{seen.kind}: {seen.place}" if seen else "No failure seen"
     where = f" in {calls.mode}" if calls.mode else ""
     return _template("script.py.j2").render(
         title=in_docstring(f"{failure}, in calls that {calls.backend} made{where}."),

@@ -181,6 +181,9 @@ class Execution:
         if isinstance(case, CallCase):
             if case.answer is not None:
                 self._ask_noise(answered_geometry(case))
+                if case.answer.lse is None:
+                    # The calls were not asked for one, or the backend computed it from their results.
+                    self._contract = replace(self._contract, lse=None)
             return CallSession(case, self._backend, self._bench)
         self._ask_noise(case.geometry)
         return self._backend.open(case, self._bench)

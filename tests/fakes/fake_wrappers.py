@@ -58,7 +58,8 @@ class _Wrapper:
         inspect.signature(self.real.__init__).bind(self, **arguments)
         if arguments["float_workspace_buffer"].data_ptr() % 16:
             raise ValueError("float_workspace_buffer must be 16-byte aligned")
-        self.layout, self.graph = arguments["kv_layout"], arguments["use_cuda_graph"]
+        self.layout, self.graph = arguments.get("kv_layout", "NHD"), arguments.get("use_cuda_graph", False)
+        self.floats = arguments["float_workspace_buffer"]
         self.backend = arguments.get("backend")
         self.tensor_cores = arguments.get("use_tensor_cores", False)
         self.buffers = {name: value for name, value in arguments.items() if "_buf" in name}

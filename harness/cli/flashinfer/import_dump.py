@@ -14,6 +14,7 @@ from attnfuzz.harness.cli.terminal import BadInput, Terminal, answer, echo, is_q
 from attnfuzz.harness.dumps.case_of_call import importable, make_case
 from attnfuzz.harness.dumps.contents import Contents
 from attnfuzz.harness.dumps.find_calls import chosen_call, read_dump, with_earlier
+from attnfuzz.harness.dumps.object_case import is_run_of, make_object_case
 from attnfuzz.harness.dumps.recorded import DumpError, RecordedCall
 from attnfuzz.harness.dumps.understood import breaches_of, form_of
 from attnfuzz.harness.dumps.wrapper_calls import as_function, function_of
@@ -48,16 +49,22 @@ def import_dump(
         answer(DumpAnswer(calls=dumped))
         _list(dump.calls, dumped)
         return
-    has = importable() if backend is None else resolve(backend).ops
+    chosen = None if backend is None else resolve(backend)
 
     def runs(call: RecordedCall) -> bool:
-        return function_of(call) in has
+        has = importable() if chosen is None else chosen.ops
+        return function_of(call) in has or (chosen is not None and is_run_of(call, chosen))
 
     index = chosen_call(dump.calls, number, runs)
-    calls = [as_function(dump.calls, call) for call in with_earlier(dump.calls, index, earlier, runs)]
-    case = make_case(*calls, backend=backend, contents=Contents(contents), seed=seed)
-    breaches = breaches_of(calls[-1])
-    path = output or Path(f"{calls[-1].function}-{case_file.case_id(case)}.json")
+    recorded = with_earlier(dump.calls, index, earlier, runs)
+    if chosen is not None and is_run_of(recorded[-1], chosen):
+        lives = [call for call in recorded if is_run_of(call, chosen)]
+        case, breaches = make_object_case(dump.calls, lives, chosen, contents=Contents(contents), seed=seed)
+    else:
+        calls = [as_function(dump.calls, call) for call in recorded]
+        case = make_case(*calls, backend=backend, contents=Contents(contents), seed=seed)
+        breaches = breaches_of(calls[-1])
+    path = output or Path(f"{case.calls[-1].op}-{case_file.case_id(case)}.json")
     case_file.save(path, case)
     nbytes = sum(buffer.size * buffer.dtype.itemsize for buffer in case.buffers)
     size = f"{count(len(case.calls), 'call')} on {count(len(case.buffers), 'buffer')} of {nbytes:,} bytes"

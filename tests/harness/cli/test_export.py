@@ -2,10 +2,14 @@
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from command_line import Attnfuzz
+from dump_maker import Dumper
 from harness_cases import chunked_case, decode_case
+from wrapper_lives import PREFILL, PREFILL_PLAN, life
 
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Outputs
@@ -68,3 +72,29 @@ def test_a_case_that_cannot_be_exported_is_reported_in_one_line(
     assert ran.code == 2
     assert ran.out == ""
     assert words in " ".join(ran.err.split())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the calls would be run")
+def test_a_dump_of_a_wrapper_becomes_a_script_of_its_life_without_a_gpu(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    dumper = Dumper(tmp_path / "dump", module="flashinfer.prefill")
+    plan = {**PREFILL_PLAN, "num_qo_heads": 4, "num_kv_heads": 2}
+    for call, status in zip(life(PREFILL, plan, rows=6), (True, True, False), strict=True):
+        given = {name: _plain(value) for name, value in call.arguments.items()}
+        dumper.call(call.function, self_id=9, completed=status, **given)
+    ran = attnfuzz("import", "dump", "--backend", "fa2_paged", "-o", "case.json")
+    assert ran.code == 0, ran.err
+    assert "3 calls on" in ran.out
+    assert "Its caller broke no known precondition." in ran.out
+    ran = attnfuzz("export", "case.json", "-o", "repro.py")
+    assert ran.code == 0, ran.err
+    assert "The calls were not run: fa2_paged can't run here" in ran.err
+    text = Path("repro.py").read_text()
+    ast.parse(text)
+    assert text.startswith('"""No failure seen, in calls that fa2_paged made.')
+    assert text.index("wrapper_1 = BatchPrefillWithPagedKVCacheWrapper(") < text.index("wrapper_1.plan(")
+    assert text.index("wrapper_1.plan(") < text.index("wrapper_1.run(")
+    assert "return compare(" in text
+
+
+def _plain(value: Any) -> Any:
+    return tuple(map(_plain, value)) if isinstance(value, tuple) else getattr(value, "load", lambda: value)()

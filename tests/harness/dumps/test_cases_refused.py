@@ -40,7 +40,7 @@ ARGUMENTS: dict[str, Any] = {
         ({"query": OtherValue("Lazy", "<lazy>")}, "query must be a tensor, but was recorded as Lazy"),
         ({"out": OtherValue("FP4Tensor", "...")}, "out is FP4Tensor"),
         ({"out_dtype": "nvfp4"}, "out_dtype is nvfp4"),
-        ({"query": torch.zeros(1, 2, 8, dtype=torch.float64)}, "query is float64, which a case can't hold"),
+        ({"query": torch.zeros(1, 2, 8, dtype=torch.complex64)}, "query is complex64, which a case can't hold"),
         ({"block_tables": torch.zeros(1, dtype=torch.int32)}, "block_tables is int32 .1., but must be"),
     ],
 )
