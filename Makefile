@@ -16,6 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .PHONY: help fmt docs lowest matrix dist tests
+.PHONY: test-core test-flashinfer test-libraries test-engines test-servers test-selftests
 .PHONY: fuzz test quick coverage test-long sanitize test-cluster test-gpu test-serve test-sglang test-vllm pin-sglang lint types imports clean
 
 ## A minute of fuzzing that must pass, and a known bug that must be found.
@@ -34,7 +35,7 @@ fuzz: $(READY)
 
 ## List the targets.
 help:
-	@awk '/^## / { text = substr($$0, 4) } /^[a-z-]+:/ && text { sub(":.*", ""); printf "  make %-13s %s\n", $$0, text; text = "" }' \
+	@awk '/^## / { text = substr($$0, 4) } /^[a-z-]+:/ && text { sub(":.*", ""); printf "  make %-15s %s\n", $$0, text; text = "" }' \
 	$(firstword $(MAKEFILE_LIST))
 
 ## Lint, types, imports and all tests that need no GPU, cluster or download: required of every change.
@@ -57,6 +58,41 @@ coverage: $(READY)
 test-long: $(READY)
 	$(BIN)/pytest $(TWO) -m long
 	$(BIN)/pytest $(TWO) tests/fuzz
+
+# Each wing's page is the docstring of a package (ARCHITECTURE.md, Wings).
+FLASHINFER := $(addprefix tests/,kernels/gpu kernels/entry_points kernels/trtllm harness/dumps harness/cli/test_build.py \
+	harness/cli/test_import.py harness/cli/test_import_from_h200.py)
+LIBRARIES := tests/kernels/libraries
+ENGINES := $(addprefix tests/,kernels/releases kernels/sglang kernels/vllm harness/releases harness/cli/test_bisect.py \
+	harness/cli/test_sweep.py harness/cli/test_sglang_trees.py harness/test_sglang_tree.py)
+SERVERS := $(addprefix tests/harness/,serve cli/test_serve.py cli/test_serve_home.py)
+SELFTESTS := $(addprefix tests/,kernels/defects harness/defects harness/reported harness/calibrate \
+	harness/cli/test_bugs.py harness/cli/test_calibrate.py harness/cli/test_defects.py)
+GUESTS := $(FLASHINFER) $(LIBRARIES) $(ENGINES) $(SERVERS) $(SELFTESTS)
+
+## Tests of the core alone: all that are of no wing.
+test-core: $(READY)
+	$(BIN)/pytest $(TWO) $(addprefix --ignore=,$(GUESTS)) --attn-examples 30
+
+## Tests of FlashInfer's wing, without a GPU.
+test-flashinfer: $(READY)
+	$(BIN)/pytest $(TWO) $(FLASHINFER)
+
+## Tests of the wing of libraries.
+test-libraries: $(READY)
+	$(BIN)/pytest $(TWO) $(LIBRARIES)
+
+## Tests of the wing of engines, without their releases.
+test-engines: $(READY)
+	$(BIN)/pytest $(TWO) $(ENGINES)
+
+## Tests of the wing of servers, on stand-ins.
+test-servers: $(READY)
+	$(BIN)/pytest $(TWO) $(SERVERS)
+
+## Tests of planted defects, reported bugs and calibration.
+test-selftests: $(READY)
+	$(BIN)/pytest $(TWO) $(SELFTESTS)
 
 # Each process that runs our C++ inherits the sanitizers, and its report fails the target. nvcc crashes with the runtimes
 # preloaded.
