@@ -10,7 +10,9 @@ import pytest
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parents[1]
-WORKFLOWS = [*sorted((ROOT / ".github/workflows").glob("*.yml")), ROOT / "docs/examples/nightly.yml"]
+EXAMPLES = sorted((ROOT / "docs/examples").glob("*.yml"))
+WORKFLOWS = [*sorted((ROOT / ".github/workflows").glob("*.yml")), *EXAMPLES]
+ACTION = ROOT / "action.yml"
 
 workflows = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 nights = pytest.mark.parametrize(
@@ -19,6 +21,7 @@ nights = pytest.mark.parametrize(
 RELEASE = ROOT / ".github/workflows/release.yml"
 FILES = {
     "vendor.github-workflows": WORKFLOWS,
+    "vendor.github-actions": [ACTION],
     "vendor.dependabot": [ROOT / ".github/dependabot.yml"],
     "vendor.github-issue-forms": [
         ROOT / f".github/ISSUE_TEMPLATE/{form}.yml" for form in ("bug", "false-alarm", "backend")
@@ -39,7 +42,7 @@ def test_they_follow_githubs_schema(schema: str) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-@workflows
+@pytest.mark.parametrize("path", [*WORKFLOWS, ACTION], ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_action_is_pinned_to_a_commit_whose_version_is_reported(path: Path) -> None:
     used = [line for line in path.read_text().splitlines() if "uses:" in line]
     assert used
