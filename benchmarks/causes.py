@@ -23,7 +23,6 @@ from pathlib import Path
 import click
 import msgspec
 from measurement import count_option, json_option, seed_option, show
-from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import UnknownBackend, resolve
 from attnfuzz.harness.campaign.events import AnyFinding
@@ -35,6 +34,7 @@ from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.workers.tethered import die_with
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import encode
 
@@ -130,7 +130,7 @@ def _of(runner: Runner, backend: str, standing: Standing, *, cut_short: bool) ->
         findings=len(standing.findings),
         causes=tuple("".join(sorted({whose[each.name] for each in cause.findings} - {"?"})) or "?" for cause in causes),
         needs=tuple(" ".join(cause.needs).replace(" ", "_") or "-" for cause in causes),
-        rows=tuple(sum(step.padded_tokens for step in cause.findings[0].case.steps) for cause in causes),
+        rows=tuple(_tokens(cause.findings[0].case) for cause in causes),
         cases=standing.runs,
         seconds=round(standing.at, 1),
         cut_short=cut_short,
@@ -160,9 +160,14 @@ def _whose(runner: Runner, backend: str, finding: AnyFinding) -> str:
     return next((each[0] for each in (failing, alike) if len(each) == 1), "?")
 
 
-def _kinds(runner: Runner, case: Case, backend: str) -> set[Kind]:
+def _tokens(case: AnyCase) -> int:
+    assert isinstance(case, Case)
+    return sum(step.padded_tokens for step in case.steps)
+
+
+def _kinds(runner: Runner, case: AnyCase, backend: str) -> set[Kind]:
     """Return the kinds of all failures of a case on a backend, over a few value seeds."""
-    seeded = (replace(case, backend=backend, seed=case.seed + offset) for offset in range(SEEDS))
+    seeded = (case.having(backend=backend).reseeded(offset) for offset in range(SEEDS))
     return {each.kind for again in seeded for each in runner.verdict(again).failures}
 
 

@@ -31,27 +31,32 @@ class Found:
     caught: Caught
 
     @property
+    def _case(self) -> Case:
+        assert isinstance(self.caught.case, Case)
+        return self.caught.case
+
+    @property
     def requests(self) -> int:
         """Real requests in the largest step."""
-        return max((len(step.requests) for step in self.caught.case.steps), default=0)
+        return max((len(step.requests) for step in self._case.steps), default=0)
 
     @property
     def pages(self) -> int:
         """Pages of the longest request."""
-        page_size = self.caught.case.geometry.page_size
-        return max((-(-kv_len // page_size) for kv_len in self.caught.case.slot_lengths().values()), default=0)
+        page_size = self._case.geometry.page_size
+        return max((-(-kv_len // page_size) for kv_len in self._case.slot_lengths().values()), default=0)
 
     @property
     def steps(self) -> int:
         """Number of steps of the case."""
-        return len(self.caught.case.steps)
+        return len(self._case.steps)
 
     def __str__(self) -> str:
         head = (
             f"seed {self.seed}: {self.caught.observation.kind} after {self.examples} examples, {self.seconds:.1f} s; "
             f"shrunk in {self.shrinking:.1f} s"
         )
-        return f"{head}\n{describe(self.caught.case)}\n"
+        return f"{head}\n{describe(self._case)}\n"
 
 
 MEASURES: tuple[tuple[str, str, Callable[[Found], float], str], ...] = (

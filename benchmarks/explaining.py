@@ -21,7 +21,7 @@ from attnfuzz.harness.search.examples import derive_seed, drawn_cases, run_examp
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 from attnfuzz.kernels.defects.defect import Defect
-from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.any_case import AnyCase
 
 PINS = Path(__file__).parents[1] / "tests" / "defects"
 RACES = 20

@@ -27,6 +27,7 @@ from attnfuzz.harness.search.messages import AnyMessage, Message, Slice, SliceDo
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.tally import SECONDS_PER_TALLY
 from attnfuzz.harness.verdict.failures import Verdict
+from attnfuzz.reference.case_types import decode_any
 from attnfuzz.strategies.coverage import pair_bits, pairs_in
 
 RECORDED = 4
@@ -93,7 +94,7 @@ class SimulatedJobs:
         self._recordings = recordings
         self._slices = [0] * count
         self._due: list[tuple[float, int, float, Sequence[Sent], int]] = []
-        self._decoder = msgspec.json.Decoder(AnyMessage)
+        self._decoder = msgspec.json.Decoder(AnyMessage, dec_hook=decode_any)
 
     def clock(self) -> float:
         """Return the seconds of the simulation."""

@@ -30,8 +30,8 @@ from attnfuzz.harness.search.messages import AnyMessage, ShrinkBudget, Suspect
 from attnfuzz.harness.search.shrink import Shrunk, shrink
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.reference import case_file
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase
 
 NEEDS = ("query scale", "kept queries", "K scale", "V scale", "fp8 KV", "soft cap", "sinks", "window", "several chunks")
 """The features to look at: those that reports name."""

@@ -16,8 +16,9 @@ from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.shrink import Shrunk, shrink
 from attnfuzz.kernels.meaning import Role
 from attnfuzz.reference import case_file
+from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase
 
 REPORTS = ("sglang-21649", "sglang-21987", "sglang-22688", "sglang-24566", "sglang-24856")
 
@@ -38,6 +39,7 @@ class Size:
             requests = max((len(step.requests) for step in case.steps), default=0)
             longest = max(case.slot_lengths().values(), default=0)
             return cls(requests, -(-longest // case.geometry.page_size), nbytes)
+        assert isinstance(case, CallCase)
         meaning = Meaning(case)
         pages = max((len(span.pages) for spans in meaning.spans for span in spans), default=0)
         # Requests that have metadata: a kernel may assume a larger batch.

@@ -32,6 +32,7 @@ from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 from attnfuzz.kernels.defects.defect import BugClass, Defect
 from attnfuzz.reference import case_file
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.features.row import Feature
 from attnfuzz.strategies.coverage import features_of
@@ -141,13 +142,19 @@ def measured(runner: Runner, defect: Defect, seed: int, examples: int, budget: S
     return None
 
 
+def _of_steps(case: AnyCase) -> Case:
+    assert isinstance(case, Case)
+    return case
+
+
 def _of(defect: Defect, runner: Runner, caught: Caught, runs: int, seconds: float) -> Measured:
-    at_first, at_last = (_needed(runner, caught.fingerprint, case) for case in (caught.first, caught.case))
+    first, last = _of_steps(caught.first), _of_steps(caught.case)
+    at_first, at_last = (_needed(runner, caught.fingerprint, case) for case in (first, last))
     return Measured(
         defect=defect.name,
         kind=caught.observation.kind.value,
-        before=Size.of(caught.first),
-        after=Size.of(caught.case),
+        before=Size.of(first),
+        after=Size.of(last),
         runs=runs,
         seconds=round(seconds, 2),
         clue=_clue(defect, caught),
@@ -173,7 +180,7 @@ def _needed(runner: Runner, fingerprint: Fingerprint, case: Case) -> frozenset[s
 
 def _failing_without(runner: Runner, caught: Caught) -> Iterator[tuple[str, ...]]:
     """Yield single features, then pairs, without which the smallest case fails in the same way."""
-    smallest, capability = caught.case, resolve(caught.case.backend).capability
+    smallest, capability = _of_steps(caught.case), resolve(caught.case.backend).capability
 
     def without(case: Case, feature: Feature) -> tuple[Case, ...]:
         found = ablations(case, allowed=lambda each: capability.why_not(each) is None, among={feature})
@@ -195,7 +202,7 @@ def _failing_without(runner: Runner, caught: Caught) -> Iterator[tuple[str, ...]
 def _clue(defect: Defect, caught: Caught) -> str:
     """Return whether the smallest case kept the clue to the defect's class, or "" if the first one had none."""
     clues = OF_CLASS.get(defect.bug_class, frozenset())
-    there, left = features_of(caught.first) & clues, features_of(caught.case) & clues
+    there, left = (features_of(_of_steps(case)) & clues for case in (caught.first, caught.case))
     return "" if not there else "kept" if left else f"lost {', '.join(sorted(there))}"
 
 

@@ -6,7 +6,7 @@ This is the one module that imports `inside` for workers, inside of functions: t
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.interface.backend import Backend
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 
 
 def handle_case(request: bytes, journal: Journal) -> bytes:
@@ -21,7 +21,7 @@ def handle_rehearsal(request: bytes, journal: Journal) -> bytes:
     """Answer an encoded Rehearsal."""
     from attnfuzz.harness.backends.rehearsal import handle  # noqa: PLC0415 - in the worker alone
 
-    def run(case: Case, backend: Backend) -> None:
+    def run(case: AnyCase, backend: Backend) -> None:
         from attnfuzz.harness.inside.execute import Execution  # noqa: PLC0415 - slow, and needed for trials alone
 
         Execution(Task(case=case, backend=backend.name), journal.write, backend=backend).run()

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 import torch
 
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.dtypes import DType
 
@@ -146,6 +147,7 @@ class ExpectedWrite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class CallCase(
+    AnyCase,
     msgspec.Struct,
     frozen=True,
     forbid_unknown_fields=True,
@@ -171,6 +173,22 @@ class CallCase(
     guard: Guard = Guard.RIGHT
     outputs: Outputs = Outputs.POISONED
     notes: tuple[str, ...] = ()
+
+    @property
+    def searchable(self) -> bool:
+        """Never: calls are recorded."""
+        return False
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The mode, since all calls are one step."""
+        return (self.mode,)
+
+    def validate(self) -> None:
+        """Raise ImpossibleCase for the first rule that the case breaks."""
+        from attnfuzz.reference.call_validity import validate_calls  # noqa: PLC0415 - it imports this module
+
+        validate_calls(self)
 
     @property
     def writes(self) -> tuple[Buffer, ...]:

@@ -8,6 +8,7 @@ import math
 import msgspec
 from msgspec.structs import force_setattr
 
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.arguments import ArgumentRule, EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.case import (
@@ -212,8 +213,10 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         """The dtypes of quantised KV caches."""
         return (DType.FLOAT8_E4M3,) * self.fp8_kv + (DType.FLOAT4_E2M1,) * self.nvfp4_kv
 
-    def why_not(self, case: Case) -> str | None:
+    def why_not(self, case: AnyCase) -> str | None:
         """Return the first unsupported feature of `case` as a clause, or None if it is supported."""
+        if not isinstance(case, Case):
+            return "cases of other ops"
         reason = (self.buckets and _why_not_buckets(self, case.geometry)) or self._why_not_features(case)
         if not reason and case.relation is not None:
             other = self._why_not_features(related(case).case)

@@ -6,9 +6,12 @@ A case is one test input: it is immutable, fully determines the work of a backen
 
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Self
 
 import msgspec
+from msgspec.structs import replace
 
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.past import PastFailure
@@ -461,8 +464,10 @@ class SharedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     all_to_all: bool = False
 
 
-class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="steps"):
-    """One test input: a backend, a geometry, and the steps to run, in order.
+class Case(
+    AnyCase, msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="steps"
+):
+    """One test input of attention, or of a writer of its KV cache: a geometry, and the steps to run, in order.
 
     `max_len_slack` is added to every stated maximum length. `chunk_capacity` is the number of prefix tokens that a
     chunked prefill attends to at once, over all requests (SGLang: 128 Ki; smaller here, so that small cases have many
@@ -502,6 +507,26 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     seed: int = 0
     past: tuple[PastFailure, ...] = ()
     relation: Relation | None = None
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The mode of each step."""
+        return tuple(step.mode.value for step in self.steps)
+
+    @property
+    def late(self) -> bool:
+        """Whether its pace is late."""
+        return self.pace is Pace.LATE
+
+    def validate(self) -> None:
+        """Raise ImpossibleCase for the first rule that the case breaks."""
+        from attnfuzz.reference.validity import validate  # noqa: PLC0415 - it imports this module
+
+        validate(self)
+
+    def reseeded(self, offset: int) -> Self:
+        """Return the case with the values of another seed."""
+        return replace(self, seed=(self.seed + offset) % (1 << 63))
 
     def slot_lengths(self) -> dict[int, int]:
         """Return the number of keys of each sequence, as the function `slot_lengths` does."""

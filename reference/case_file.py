@@ -22,14 +22,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from attnfuzz.reference import foreign
-from attnfuzz.reference.call_validity import validate_bounds, validate_calls
+from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.call_validity import validate_bounds
 from attnfuzz.reference.calls import Buffer, CallCase, content_of, pack
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.case_types import decode_any
 from attnfuzz.reference.user_error import UserError
-from attnfuzz.reference.validity import ImpossibleCase, validate
-
-AnyCase = Case | CallCase
-"""A case made of steps, or of literal calls."""
+from attnfuzz.reference.validity import ImpossibleCase
 
 FORMAT = "attnfuzz-case"
 VERSION = 1
@@ -72,11 +70,11 @@ def decode(data: bytes, payloads: Path | None = None) -> AnyCase:
         )
     fields = {name: value for name, value in content.items() if name not in ("format", "version")}
     try:
-        case: AnyCase = msgspec.convert(fields, AnyCase)
+        case: AnyCase = decode_any(AnyCase, fields)
         if isinstance(case, CallCase) and payloads is not None:
             validate_bounds(case)
             case = _bring_back(case, payloads)
-        validate_any(case)
+        case.validate()
     except msgspec.ValidationError as error:
         raise CaseFileError(f"not a case: {foreign.reason(error)}; correct that field") from error
     except ImpossibleCase as error:
@@ -84,18 +82,10 @@ def decode(data: bytes, payloads: Path | None = None) -> AnyCase:
     return case
 
 
-def validate_any(case: AnyCase) -> None:
-    """Raise ImpossibleCase for the first rule that a case of either kind breaks."""
-    if isinstance(case, Case):
-        validate(case)
-    else:
-        validate_calls(case)
-
-
 def possible(case: AnyCase) -> bool:
     """Return whether a case can exist."""
     try:
-        validate_any(case)
+        case.validate()
     except ImpossibleCase:
         return False
     return True

@@ -22,6 +22,7 @@ from attnfuzz.kernels.interface.backend import (
     WrittenTensor,
 )
 from attnfuzz.kernels.planning.lengths import running_sum
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import (
     REPLAY,
     Buffer,
@@ -33,6 +34,7 @@ from attnfuzz.reference.calls import (
     named_views,
     viewed,
 )
+from attnfuzz.reference.case import Case
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.nvfp4 import in_rows
@@ -200,6 +202,14 @@ def _output(answer: CallAnswer, view: Callable[[View], torch.Tensor]) -> Output:
         bmm2_scale=answer.bmm2_scale,
         roundings=answer.roundings,
     )
+
+
+def geometry_of(case: AnyCase) -> Geometry:
+    """Return the layer's geometry for the judge."""
+    if isinstance(case, CallCase):
+        return answered_geometry(case)
+    assert isinstance(case, Case)
+    return case.geometry
 
 
 def answered_geometry(case: CallCase) -> Geometry:

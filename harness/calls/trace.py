@@ -20,6 +20,7 @@ from attnfuzz.harness.memory import poison
 from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.kernels.interface.backend import Attended, Op, Output, WrittenCache, WrittenTensor
 from attnfuzz.kernels.interface.library_call import HELD, OBJECT, OnHost
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import (
     REPLAY,
     Argument,
@@ -33,7 +34,7 @@ from attnfuzz.reference.calls import (
     pack,
     views_of_case,
 )
-from attnfuzz.reference.case import Case, Outputs
+from attnfuzz.reference.case import Outputs
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 
@@ -357,7 +358,7 @@ def literal_buffer(name: str, dtype: DType, content: bytes, offset: int = 0) -> 
     return Buffer(name=name, dtype=dtype, size=size, offset=offset, bits=pack(content))
 
 
-def assemble(path: Path, case: Case, step: int | None = None, *, holes: bool = False) -> CallCase | None:
+def assemble(path: Path, case: AnyCase, step: int | None = None, *, holes: bool = False) -> CallCase | None:
     """Read the calls of the last step in a trace, or of the first run's step at index `step`; None if there are none.
 
     A record that goes on after that step is cut there.

@@ -16,7 +16,7 @@ from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import CausePair, ShrinkBudget, Slice, SliceKind
 from attnfuzz.harness.search.misread import may_be_one_misreading
 from attnfuzz.harness.search.siblings import siblings_of
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 
 SHARE = 0.05
 """Share of each job's time for comparing, as long as there is something else to do."""
@@ -118,7 +118,7 @@ def _likeness(cause: KnownCause, other: KnownCause) -> int:
     return 2 * (len(shared - CONTENTS) + same_kernel + same_mistake) + same_backend + len(explicable)
 
 
-def _may_explain(cause: KnownCause, case: Case, *, near: bool) -> bool:
+def _may_explain(cause: KnownCause, case: AnyCase, *, near: bool) -> bool:
     return cause.marks_in(case) is not None and (near or bool(cause.clues - CONTENTS))
 
 
@@ -128,7 +128,7 @@ def _ways(cause: KnownCause) -> Iterator[KnownCause]:
     yield from map(cause.by, cause.showings)
 
 
-def _cases(cause: KnownCause) -> Iterator[Case]:
+def _cases(cause: KnownCause) -> Iterator[AnyCase]:
     return (each.case for each in _ways(cause))
 
 

@@ -17,8 +17,9 @@ from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.harness.verdict.tiers import Tier
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Guard
+from attnfuzz.reference.case import Guard
 from attnfuzz.strategies.coverage import Pair
 
 LOG_VERSION = 3
@@ -119,7 +120,7 @@ class FailureEvent(Event, frozen=True, kw_only=True):
     """An event about a failure: `case` failed with `observation`."""
 
     fingerprint: Fingerprint
-    case: Case
+    case: AnyCase
     observation: Observation
 
 

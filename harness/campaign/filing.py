@@ -29,9 +29,9 @@ from attnfuzz.harness.search.messages import Caught, HandedOver, Rechecked, Same
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint, fine
 from attnfuzz.harness.verdict.recurrence import Recurrence
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 
-Render = Callable[[Case, Verdict], str]
+Render = Callable[[AnyCase, Verdict], str]
 
 
 @dataclass(kw_only=True)
@@ -130,7 +130,7 @@ class Filing:
         alike = (each for each in self.knowledge.findings.values() if each.fingerprint == caught.fingerprint)
         return next((each.name for each in alike if clues_among(each.needs) == clues_among(caught.needs)), None)
 
-    def _known(self, fingerprint: Fingerprint, case: Case, name: str, cause: str) -> str | None:
+    def _known(self, fingerprint: Fingerprint, case: AnyCase, name: str, cause: str) -> str | None:
         """Return the ledger's reason for a failure, or for the finding that represents its cause."""
         own = self.ledger.reason(fingerprint, case, name)
         above = self.knowledge.findings.get(cause) or self.past.get(cause)

@@ -10,7 +10,7 @@ from attnfuzz.harness.campaign.events import CaseKept, CoverageGrew, Event
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.corpus import Corpus, Why
 from attnfuzz.harness.search.messages import Interesting
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 
 SECONDS_PER_CHOICE = 20.0
 """Time between two choices. At first, every second case reaches new pairs, which other cases soon reach as well."""
@@ -19,7 +19,7 @@ AT_ONCE = 10
 """Number of cases that are written together, in about 2 ms, during which jobs' messages wait."""
 
 
-_Chosen = TypeVar("_Chosen", Case, Interesting)
+_Chosen = TypeVar("_Chosen", AnyCase, Interesting)
 
 
 class Growth:
@@ -35,10 +35,10 @@ class Growth:
         self._standing = standing
         self._clock = clock
         self._records = {backend: dict(score.tally.margins) for backend, score in standing.scores.items()}
-        self._covering: defaultdict[str, list[Case]] = defaultdict(list)
+        self._covering: defaultdict[str, list[AnyCase]] = defaultdict(list)
         self._close: defaultdict[str, list[Interesting]] = defaultdict(list)
         self._next_choice = SECONDS_PER_CHOICE
-        self._queue: deque[Sequence[Case] | Sequence[Interesting]] = deque()
+        self._queue: deque[Sequence[AnyCase] | Sequence[Interesting]] = deque()
 
     @property
     def chosen(self) -> int:
@@ -79,13 +79,13 @@ class Growth:
         """Keep some of the chosen cases. Raises OSError."""
         new = self._queue.popleft()
         close = [(each.case, each.margins) for each in new if isinstance(each, Interesting)]
-        covering = [each for each in new if isinstance(each, Case)]
+        covering = [each for each in new if not isinstance(each, Interesting)]
         for case_id in self._corpus.keep_records(close):
             yield self._kept(case_id, close[0][0].backend, Why.MARGIN)
         for case_id in self._corpus.keep_for_coverage(covering):
             yield self._kept(case_id, covering[0].backend, Why.COVERAGE)
 
-    def keep_failure(self, case: Case) -> Iterator[Event]:
+    def keep_failure(self, case: AnyCase) -> Iterator[Event]:
         """Keep the smallest case of a finding, immediately. Raises OSError."""
         kept = self._corpus.keep(case, why=Why.FAILURE)
         if kept is not None:

@@ -13,7 +13,8 @@ from attnfuzz.harness.search.messages import AnyMessage, DriverAwaited, JobSetup
 from attnfuzz.harness.workers import gpu_gone
 from attnfuzz.harness.workers.forked import fork_ahead
 from attnfuzz.harness.workers.gpu_gone import GpuGone
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.case_types import decode_any
 from attnfuzz.reference.user_error import UserError
 
 _OBJECTS_BEFORE_COLLECTION = 10_000
@@ -43,7 +44,7 @@ def main() -> None:
     sys.path[:] = setup.path or sys.path
     hunter: Hunter | None = None
 
-    def last() -> Case | None:
+    def last() -> AnyCase | None:
         return None if hunter is None else hunter.last_on_gpu
 
     gpu_gone.on_waiting = lambda seconds: tell(DriverAwaited(seconds=seconds, last=last()))
@@ -52,13 +53,13 @@ def main() -> None:
             tell(Ready())
             collect_garbage_less()
             for line in orders:
-                tell(hunter.run(msgspec.json.decode(line, type=Slice)))
+                tell(hunter.run(msgspec.json.decode(line, type=Slice, dec_hook=decode_any)))
     except UserError as error:
         tell(_unable(error, last()))
         sys.exit(1)
 
 
-def _unable(error: UserError, last: Case | None) -> Unable:
+def _unable(error: UserError, last: AnyCase | None) -> Unable:
     """Return the message about an error. `last` is the case that ran last on a GPU, if any did."""
     if isinstance(error, GpuGone) and last is not None:
         return Unable(text=f"the GPU does not answer any more: {error.reason}", last=last)

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice
 from attnfuzz.harness.workers import left_behind, tethered
 from attnfuzz.harness.workers.lifeline import ENVIRONMENT
+from attnfuzz.reference.case_types import decode_any
 
 SECONDS_TO_LEAVE = 3.0
 """Time that jobs have to stop their workers and exit."""
@@ -176,7 +177,7 @@ class JobProcess:
     def messages(self) -> Iterator[AnyMessage]:
         """Yield the process's messages, until it has exited."""
         assert self._process.stdout is not None
-        decoder = msgspec.json.Decoder(AnyMessage)
+        decoder = msgspec.json.Decoder(AnyMessage, dec_hook=decode_any)
         # A job that dies may leave half a message.
         with self._process.stdout, contextlib.suppress(msgspec.DecodeError):
             for line in self._process.stdout:

@@ -23,7 +23,7 @@ from attnfuzz.harness.search.known import KnownCause, Showing, several
 from attnfuzz.harness.search.messages import FAILS_ALONE, SliceKind
 from attnfuzz.harness.search.siblings import siblings_of
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 
 ATTEMPTS = 3
 
@@ -55,8 +55,8 @@ class Knowledge:
         self.compared: set[int] = set()
         self.seconds_compared = 0.0
         self.drawing = False
-        self.pending: dict[tuple[Fingerprint, Case], SuspectSeen] = {}
-        self.times_seen: Counter[tuple[Fingerprint, Case]] = Counter()
+        self.pending: dict[tuple[Fingerprint, AnyCase], SuspectSeen] = {}
+        self.times_seen: Counter[tuple[Fingerprint, AnyCase]] = Counter()
         self._filed: dict[Fingerprint, None] = {}
         self._also_seen_as: dict[str, list[Fingerprint]] = {}
         self._merged: dict[str, str] = {}
@@ -178,7 +178,7 @@ class Knowledge:
         self._filed[fingerprint] = None
         self._settle([key for key in self.pending if key[0] == fingerprint])
 
-    def _settle(self, suspects: Iterable[tuple[Fingerprint, Case]]) -> None:
+    def _settle(self, suspects: Iterable[tuple[Fingerprint, AnyCase]]) -> None:
         for suspect in suspects:
             self.pending.pop(suspect, None)
             self.times_seen.pop(suspect, None)

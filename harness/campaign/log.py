@@ -19,6 +19,7 @@ from attnfuzz.harness.campaign.events import (
 )
 from attnfuzz.harness.files.lines import AppendedLines
 from attnfuzz.harness.search.messages import SliceKind
+from attnfuzz.reference.case_types import decode_any
 from attnfuzz.reference.foreign import MOST_BYTES, decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase, validate
@@ -53,7 +54,7 @@ def read_torn_log(path: Path) -> tuple[list[AnyEvent], int]:
         raise LogError(f"{path} is a link, but a campaign writes only in its home: put the log there")
     content = read_bytes(path, MOST_BYTES)
     whole, newline, torn = content.rpartition(b"\n")
-    decoder = msgspec.json.Decoder(AnyEvent)
+    decoder = msgspec.json.Decoder(AnyEvent, dec_hook=decode_any)
     consistency = Consistency()
     events: list[AnyEvent] = []
     for number, line in enumerate(whole.split(b"\n") if newline else (), start=1):

@@ -7,10 +7,10 @@ little, so symptoms of one bug are not merged.
 from attnfuzz.harness.campaign.events import Event, FindingMinimized, SliceFinished, SliceStarted
 from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.campaign.shrinking import FULL
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.search.examples import derive_seed
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import ShrinkBudget, Slice, SliceKind
-from attnfuzz.reference.case import Case
 
 SHARE = 0.2
 """The last part of a search's time, in which causes without needs come before new cases. Without a time limit, the
@@ -60,7 +60,7 @@ class Minimizing:
         waiting = self._waiting() if left > 0 else []
         if not waiting:
             return None
-        cause = min(waiting, key=lambda each: (_logits(each.case), each.name))
+        cause = min(waiting, key=lambda each: (family_of(each.case).work(each.case), each.name))
         fair = max(LEAST_SECONDS, left / len(waiting))
         return Slice(
             backend=cause.case.backend,
@@ -89,7 +89,3 @@ class Minimizing:
 
     def _seed_of(self, cause: KnownCause) -> int:
         return derive_seed(self._seed, "minimized", cause.name)
-
-
-def _logits(case: Case) -> int:
-    return sum(request.q_len * request.kv_len for step in case.steps for request in step.requests)

@@ -11,7 +11,7 @@ from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.search.examples import derive_seed
 from attnfuzz.harness.search.messages import Replay, Slice, SliceKind
 from attnfuzz.kernels.interface.guests import shipped
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case_file import case_id
 
 REPLAYS_PER_SLICE = 20
@@ -30,7 +30,7 @@ class Replays:
         backends: Sequence[str],
         *,
         past: Iterable[Record],
-        kept: Callable[[str], Iterable[Case]],
+        kept: Callable[[str], Iterable[AnyCase]],
         seed: int,
         most: int | None = None,
         done: Collection[int] = (),
@@ -101,10 +101,10 @@ class Replays:
                 yield replace(task, replays=left)
 
 
-def kept_cases(corpus: Corpus) -> Callable[[str], Iterator[Case]]:
+def kept_cases(corpus: Corpus) -> Callable[[str], Iterator[AnyCase]]:
     """Return a function to the kept cases of a backend: those of its reported bugs, and its corpus."""
 
-    def kept(backend: str) -> Iterator[Case]:
+    def kept(backend: str) -> Iterator[AnyCase]:
         for reported in shipped("attnfuzz.reported").values():
             yield from reported(backend)
         yield from corpus.replays(backend)
@@ -118,6 +118,6 @@ def replay_slice(backend: str, kind: SliceKind, replays: Sequence[Replay], *, se
     return Slice(backend=backend, kind=kind, seed=own, examples=0, replays=tuple(replays))
 
 
-def _others(cases: Iterable[Case], taken: Collection[Case], most: int | None) -> list[Replay]:
+def _others(cases: Iterable[AnyCase], taken: Collection[AnyCase], most: int | None) -> list[Replay]:
     others = dict.fromkeys(case for case in cases if case not in taken)
     return [Replay(case=case) for case in others][:most]

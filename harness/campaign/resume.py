@@ -14,6 +14,7 @@ from attnfuzz.harness.campaign.home import Home, HomeError
 from attnfuzz.harness.campaign.log import read_torn_log
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.family import family_with
 from attnfuzz.reference.capability import Capability
 
 
@@ -36,10 +37,12 @@ def opening(plan: Plan, *, campaign: str, jobs: int, environment: Mapping[str, s
 
 
 def _capabilities(backends: Sequence[str]) -> Iterator[tuple[str, Capability]]:
-    """Yield each backend's capability, except those that only the jobs know."""
+    """Yield the capability of each backend whose coverage is measured, except those that only the jobs know."""
     for name in backends:
         with contextlib.suppress(UnknownBackend):
-            yield name, resolve(name).capability
+            capability = resolve(name).capability
+            if family_with(capability).has_axes:
+                yield name, capability
 
 
 @dataclass(frozen=True)

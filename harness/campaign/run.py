@@ -17,6 +17,7 @@ from attnfuzz.harness.campaign.ray_jobs import RayJobs
 from attnfuzz.harness.campaign.resume import Past
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.corpus import Corpus
+from attnfuzz.harness.family import family_with
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.ledger.file import Ledger
@@ -24,7 +25,6 @@ from attnfuzz.harness.sandbox.check import render_failure
 from attnfuzz.harness.sandbox.plain_check import check_users
 from attnfuzz.harness.search.messages import JobSetup
 from attnfuzz.reference.device import Device
-from attnfuzz.strategies.coverage import possible_pairs
 
 
 class Ended(NamedTuple):
@@ -100,7 +100,8 @@ def carry_out(
     with _jobs(plan, ledger) if jobs is None else nullcontext(jobs) as running:
         # While the jobs start: with many backends, their first messages would wait for it.
         for name in plan.backends:
-            possible_pairs(resolve(name).capability)
+            capability = resolve(name).capability
+            family_with(capability).possible_pairs(capability)
         # Errors so far leave no campaign behind.
         campaign = past.campaign if past else home.new_id()
         engine = Campaign(

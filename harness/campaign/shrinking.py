@@ -12,7 +12,7 @@ from attnfuzz.harness.campaign.events import (
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 
 SHARE = 0.25
 
@@ -38,7 +38,7 @@ class ShrinkingTime:
         self._jobs = jobs
         self._most = FULL.seconds if most is None else min(FULL.seconds, most)
         self._spent = 0.0
-        self._began: dict[tuple[Fingerprint, Case], float] = {}
+        self._began: dict[tuple[Fingerprint, AnyCase], float] = {}
 
     def __call__(self, event: Event) -> None:
         """Learn from `event`."""
@@ -70,6 +70,6 @@ class ShrinkingTime:
         seconds = min(self._most, left / self._jobs)
         return ShrinkBudget(runs=FULL.runs, seconds=seconds) if seconds >= LEAST_SECONDS else NOTHING
 
-    def _settle(self, suspects: list[tuple[Fingerprint, Case]], at: float) -> None:
+    def _settle(self, suspects: list[tuple[Fingerprint, AnyCase]], at: float) -> None:
         for suspect in suspects:
             self._spent += at - self._began.pop(suspect, at)

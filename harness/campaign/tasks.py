@@ -18,11 +18,12 @@ from attnfuzz.harness.campaign.shrinking import NOTHING, ShrinkingTime
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.turns import Running
 from attnfuzz.harness.campaign.under_way import SuspectKey, UnderWay
+from attnfuzz.harness.family import family_with
 from attnfuzz.harness.search.messages import Replay, ShrinkBudget, Slice, SliceKind
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case
-from attnfuzz.strategies.coverage import Pair, choose_lean, possible_pairs
+from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.strategies.coverage import Pair, choose_lean
 from attnfuzz.strategies.lean import Lean
 
 REPLAYS_SHARE = 0.2
@@ -173,7 +174,7 @@ class Tasks:
         return tuple(key for key in waiting if key[0].backend == waiting[0][0].backend)[:REPLAYS_PER_SLICE]
 
     def _once_more(self, suspects: Iterable[SuspectKey]) -> Slice:
-        failed: dict[Case, tuple[Observation, ...]] = {}
+        failed: dict[AnyCase, tuple[Observation, ...]] = {}
         for key in suspects:
             failed[key[1]] = (*failed.get(key[1], ()), self.knowledge.pending[key].observation)
         replays = [Replay(case=case, failed=observations) for case, observations in failed.items()]
@@ -202,4 +203,6 @@ def _running(at: float, under_way: Iterable[UnderWay]) -> list[Running]:
 
 def lean_to_unreached(backend: str, reached: Collection[Pair], seed: int) -> Lean:
     """Return a lean towards some pairs that `backend` can reach and has not `reached`, chosen by `seed`."""
-    return choose_lean(possible_pairs(resolve(backend).capability).difference(reached), reached, seed)
+    capability = resolve(backend).capability
+    possible = family_with(capability).possible_pairs(capability)
+    return choose_lean(possible.difference(reached), reached, seed)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from attnfuzz.harness.campaign.events import Progress, SliceFinished, SliceStarted
 from attnfuzz.harness.search.messages import Caught, Lost, Slice, SliceDone, Suspect, Tally
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 
-SuspectKey = tuple[Fingerprint, Case]
+SuspectKey = tuple[Fingerprint, AnyCase]
 
 
 @dataclass

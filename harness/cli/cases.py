@@ -5,7 +5,6 @@ import shlex
 from pathlib import Path
 
 import click
-from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -27,6 +26,7 @@ from attnfuzz.harness.cli.terminal import (
     warn,
 )
 from attnfuzz.harness.export import CannotExport, Exporter, NeedsFiles, Target
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.findings.record import Record, RecordError, read_history, read_record
 from attnfuzz.harness.report.markdown import render_issue
@@ -37,13 +37,11 @@ from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.shrink import CaseRejected, Shrunk, shrink
 from attnfuzz.harness.triage import Blame, Triage, VariantOutcome
 from attnfuzz.harness.triage import triage as triage_of
-from attnfuzz.harness.verdict.describe import describe_any
 from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.harness.verdict.recurrence import MOST_SECONDS, SHOWN, Recurrence, percent
 from attnfuzz.harness.verdict.wording import count, left_unjudged
 from attnfuzz.reference import case_file
-from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.any_case import AnyCase
 
 _STYLES = {Blame.CALLER: "bold red", Blame.KERNEL: "bold red", Blame.UNCLEAR: "bold yellow", Blame.NONE: "bold green"}
 
@@ -65,7 +63,7 @@ def replay(*, path: Path, backend: str | None, trees: Trees, repeat: int | None,
     case = case_at(path, backend, trees)
     finding = _recurring_at(path)
     recurrence = None if finding is None else finding.recurrence
-    if finding is not None and recurrence is not None and isinstance(case, Case):
+    if finding is not None and recurrence is not None and case.searchable:
         with _runner(case, contract, seeds=FRESH_SEEDS) as runner:
             shown = _shown_again(finding, recurrence, case, runner, repeat)
     else:
@@ -110,7 +108,7 @@ def _print_shown(path: Path, case: AnyCase, shown: ShownAgain, recurrence: Recur
         details().print(Text(f"{render_failure(case, shown.verdict).rstrip()}\n"))
         print_line(Terminal(), f"{path} still fails on {case.backend}{often}.", "bold red")
         return Exit.FOUND
-    extras().print(Text(f"{describe_any(case)}\n"))
+    extras().print(Text(f"{family_of(case).describe(case)}\n"))
     if shown.verdict is not None and shown.verdict.unanswered:
         print_line(details(), left_unjudged(shown.verdict.unanswered).capitalize() + ".")
     text = f"{path} {'passes' if recurrence is None else 'did not fail'} on {case.backend}{often}."
@@ -139,10 +137,10 @@ def _recurring_at(path: Path) -> Record | None:
     return None if recurrence is None else read_record(path)
 
 
-def _shown_again(found: Record, recurrence: Recurrence, case: Case, runner: Runner, times: int | None) -> ShownAgain:
+def _shown_again(found: Record, recurrence: Recurrence, case: AnyCase, runner: Runner, times: int | None) -> ShownAgain:
     """Run `case`, that of a finding on any backend, under the finding's conditions until it fails, or `times` times."""
     own = found.case.backend
-    before = [replace(each, backend=case.backend) if each.backend == own else each for each in found.before]
+    before = [each.having(backend=case.backend) if each.backend == own else each for each in found.before]
     tell(recurrence.words)
     if times is None:
         runs = count(recurrence.runs_to_show, "time")
@@ -185,7 +183,7 @@ def shrink_case(
     case_file.save(target, shrunk.case)
     answer(_smaller(path, case, target, shrunk))
     # Both have the same notes, which are only printed after the second.
-    before, after = describe_any(case, notes=False), describe_any(shrunk.case)
+    before, after = family_of(case).describe(case, notes=False), family_of(shrunk.case).describe(shrunk.case)
     console = details()
     console.print(Text(f"before\n{before}\n\nafter\n{after}\n"))
     print_line(Terminal(), f"{target}: {_summary(shrunk, same=shrunk.case == case)}")

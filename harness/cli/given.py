@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
-from msgspec.structs import replace
-
 from attnfuzz.harness.backends.engines import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU, engines
 from attnfuzz.harness.backends.registry import on_device, resolve, with_libraries
 from attnfuzz.harness.cli.terminal import BadInput
@@ -15,7 +13,7 @@ from attnfuzz.harness.sandbox.check import why_not
 from attnfuzz.kernels.interface.engine import Engine
 from attnfuzz.kernels.interface.toolchain import without_modules
 from attnfuzz.reference import case_file
-from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.device import Device
 
 _MOST_LISTED = 10
@@ -84,9 +82,9 @@ def case_at(path: Path, backend: str | None = None, trees: Trees | None = None) 
     """
     case = case_file.load(case_path(path))
     if backend is not None:
-        case = replace(case, backend=backend)
+        case = case.having(backend=backend)
     if (tree := tree_of(trees or {})) is not None:
-        case = replace(case, backend=tree.engine.in_tree(case.backend, tree.path))
+        case = case.having(backend=tree.engine.in_tree(case.backend, tree.path))
     lacking = why_not(resolve(case.backend), case)
     if lacking is not None:
         raise BadInput(f"{case.backend} does not support {lacking}: it can't run this case. Try another --backend.")

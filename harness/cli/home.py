@@ -43,7 +43,6 @@ from attnfuzz.harness.report.titles import severity, title_of
 from attnfuzz.harness.verdict.printable import in_a_line
 from attnfuzz.harness.verdict.wording import count, date, replay_line
 from attnfuzz.reference import case_file
-from attnfuzz.reference.case import Case
 
 _STYLES = {State.NEW: "bold red", State.RETURNED: "bold red", State.OPEN: "red", State.FIXED: "green"}
 
@@ -227,7 +226,7 @@ def add_cases(*, home: Path, paths: tuple[Path, ...]) -> None:
     cases = []
     for path in paths:
         case = case_file.load(case_path(path))
-        if not isinstance(case, Case):
+        if not case.searchable:
             raise BadInput(f"{path} is made of literal calls, which a search can't use: give a case made of steps")
         cases.append(case)
     into = _open(home)

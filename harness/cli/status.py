@@ -11,9 +11,10 @@ from rich.text import Text
 
 from attnfuzz.harness.campaign.events import SliceStarted
 from attnfuzz.harness.campaign.standing import Standing, TimelinePoint
+from attnfuzz.harness.family import family_with
 from attnfuzz.harness.search.messages import SliceKind
 from attnfuzz.harness.verdict.wording import clock, count
-from attnfuzz.strategies.coverage import Pair, possible_pairs
+from attnfuzz.strategies.coverage import Pair
 
 GAP = 2
 """Columns of a terminal between two columns of a table."""
@@ -175,7 +176,7 @@ def _pairs(standing: Standing, backend: str) -> str:
 def _possible(standing: Standing, backend: str) -> frozenset[Pair]:
     """Return the pairs of features that a backend can reach; none if its log has no capability."""
     can = standing.started.capabilities.get(backend) if standing.started else None
-    return frozenset() if can is None else possible_pairs(can)
+    return frozenset() if can is None else family_with(can).possible_pairs(can)
 
 
 def _findings(standing: Standing, backend: str) -> Text:

@@ -15,11 +15,11 @@ import msgspec
 
 from attnfuzz.harness.backends.registry import as_file_name
 from attnfuzz.harness.corpus.index import Index, IndexEntry, Kept, Why
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.files.durable import is_folder, set_aside, sync_folder, write_unnamed
 from attnfuzz.reference import case_file
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case_file import CaseFileError
-from attnfuzz.strategies.coverage import pair_bits
 
 
 class Corpus:
@@ -42,7 +42,7 @@ class Corpus:
         """Return the kept cases, of one backend or of all, in no particular order."""
         return [kept for kept in self._kept.values() if backend in {None, kept.case.backend}]
 
-    def replays(self, backend: str) -> list[Case]:
+    def replays(self, backend: str) -> list[AnyCase]:
         """Return the cases of `backend` to replay: failures and added ones, then by margin, then others by pairs."""
 
         def order(each: Kept) -> tuple[int, float, str]:
@@ -53,7 +53,7 @@ class Corpus:
         rest = [each.case for each in kept if each.entry.why is Why.COVERAGE]
         return first + cover_order(rest, _pairs(first))
 
-    def keep(self, case: Case, *, why: Why, margins: Mapping[str, float] | None = None) -> str | None:
+    def keep(self, case: AnyCase, *, why: Why, margins: Mapping[str, float] | None = None) -> str | None:
         """Keep `case` on disk because of `why`, and return its id, or None if nothing is new about it. Raises OSError.
 
         A failure is new once, and a case with `margins` if it has one of the largest of a tier.
@@ -67,7 +67,7 @@ class Corpus:
         self._put([(case, entry)])
         return entry.case
 
-    def keep_records(self, found: Iterable[tuple[Case, Mapping[str, float]]]) -> list[str]:
+    def keep_records(self, found: Iterable[tuple[AnyCase, Mapping[str, float]]]) -> list[str]:
         """Keep the cases that have one of the largest margins of a tier among all, and return their ids.
 
         Raises OSError.
@@ -82,14 +82,14 @@ class Corpus:
         self._put(new, durably=False)
         return [entry.case for _, entry in new]
 
-    def keep_for_coverage(self, cases: Iterable[Case]) -> list[str]:
+    def keep_for_coverage(self, cases: Iterable[AnyCase]) -> list[str]:
         """Keep `cases` for the pairs that they reach, and return the ids of those not kept before. Raises OSError."""
         entries = ((case, _entry(case, Why.COVERAGE, {})) for case in cases)
         new = [(case, entry) for case, entry in entries if entry.case not in self._kept]
         self._put(new, durably=False)
         return [entry.case for _, entry in new]
 
-    def needed(self, cases: Sequence[Case]) -> list[Case]:
+    def needed(self, cases: Sequence[AnyCase]) -> list[AnyCase]:
         """Return few of `cases`, of one backend, that reach all of their pairs that no case here reaches."""
         return cover_order(cases, self._reached_by(cases[0].backend)) if cases else []
 
@@ -126,7 +126,7 @@ class Corpus:
         stays.update(cover_order([each.case for each in kept if each.case not in stays], _pairs(stays)))
         return [each for each in kept if each.case not in stays]
 
-    def _put(self, new: Sequence[tuple[Case, IndexEntry]], *, durably: bool = True) -> None:
+    def _put(self, new: Sequence[tuple[AnyCase, IndexEntry]], *, durably: bool = True) -> None:
         """Write case files, then their index lines: the index is what a crash may lose."""
         if not new:
             return
@@ -150,7 +150,7 @@ class Corpus:
             return entry
         return msgspec.structs.replace(entry, why=known.entry.why)
 
-    def _write(self, case: Case, entry: IndexEntry, *, durably: bool) -> Path:
+    def _write(self, case: AnyCase, entry: IndexEntry, *, durably: bool) -> Path:
         path = self.folder / as_file_name(case.backend) / f"{entry.case}.json"
         if not is_folder(path.parent):
             set_aside(path.parent)
@@ -191,7 +191,7 @@ class Corpus:
             except CaseFileError as error:
                 self.troubles.append(f"{error}; skipped")
                 continue
-            if not isinstance(case, Case):
+            if not case.searchable:
                 self.troubles.append(f"{path} is made of literal calls, which a search can't use; skipped")
                 continue
             number = case_file.case_id(case)
@@ -199,7 +199,7 @@ class Corpus:
             yield Kept(case=case, path=path, entry=self._index.entries.get(number, added))
 
 
-def _entry(case: Case, why: Why, margins: Mapping[str, float]) -> IndexEntry:
+def _entry(case: AnyCase, why: Why, margins: Mapping[str, float]) -> IndexEntry:
     return IndexEntry(case=case_file.case_id(case), why=why, time=time.time(), margins=_finite(margins))
 
 
@@ -216,11 +216,15 @@ def _finite(margins: Mapping[str, float]) -> dict[str, float]:
     return {tier: margin for tier, margin in margins.items() if math.isfinite(margin)}
 
 
-_bits_of = lru_cache(2048)(pair_bits)
+@lru_cache(2048)
+def _bits_of(case: AnyCase) -> int:
+    return family_of(case).pair_bits(case)
+
+
 """The pairs of a case, 10 kB: needed when it is chosen, when it is kept, and when another is dropped."""
 
 
-def _pairs(cases: Iterable[Case]) -> int:
+def _pairs(cases: Iterable[AnyCase]) -> int:
     """Return the pairs that the cases reach together, as bits."""
     reached = 0
     for case in cases:
@@ -268,7 +272,7 @@ class Records:
         return [case for case in dict.fromkeys(beaten) if not self.holds(backend, case)]
 
 
-def cover_order(cases: Sequence[Case], reached: int = 0) -> list[Case]:
+def cover_order(cases: Sequence[AnyCase], reached: int = 0) -> list[AnyCase]:
     """Return the cases needed to reach all pairs of `cases` beyond `reached`, by added pairs, smaller ones first."""
     covered = reached
     pairs = [_bits_of(case) & ~covered for case in cases]
@@ -292,6 +296,6 @@ def cover_order(cases: Sequence[Case], reached: int = 0) -> list[Case]:
     return order
 
 
-def size_of(case: Case) -> int:
+def size_of(case: AnyCase) -> int:
     """Return the size of a case: bytes of its JSON."""
     return len(msgspec.json.encode(case))

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from attnfuzz.harness.files.durable import set_aside, write_all, write_durably
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.foreign import MOST_BYTES, decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 
@@ -50,7 +50,7 @@ class IndexEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """A case of a corpus, its file, and its entry in the index."""
 
-    case: Case
+    case: AnyCase
     path: Path
     entry: IndexEntry
 

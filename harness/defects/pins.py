@@ -9,7 +9,7 @@ from attnfuzz.harness.campaign.events import FindingFiled
 from attnfuzz.harness.defects.search import killer
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference import case_file, foreign
-from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.any_case import AnyCase
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,9 +16,10 @@ from attnfuzz.harness.sandbox.check import CannotRun, Runner, shared_runner
 from attnfuzz.harness.verdict.failures import DEATHS, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.harness.verdict.tiers import Tier
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import Buffer, CallCase, Drawn
 from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase, case_id
+from attnfuzz.reference.case_file import case_id
 from attnfuzz.reference.device import Device
 
 __all__ = ["CannotExport", "Exporter", "NeedsFiles", "Target", "export_script"]

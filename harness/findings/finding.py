@@ -8,7 +8,7 @@ from attnfuzz.harness.search.known import finding_name
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.reference import case_file
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case_file import CaseFileError
 from attnfuzz.reference.foreign import read_bytes
 
@@ -50,8 +50,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     `history` are the cases to run before it.
     """
 
-    case: Case
-    first: Case
+    case: AnyCase
+    first: AnyCase
     observation: Observation
     report: str
     needs: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = ""
     apart: bool = False
     recurrence: Recurrence | None = None
-    history: tuple[Case, ...] = ()
+    history: tuple[AnyCase, ...] = ()
 
     @property
     def name(self) -> str:

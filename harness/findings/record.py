@@ -11,7 +11,7 @@ from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.reference import case_file, foreign
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.user_error import UserError
 
 HISTORY = "finding.json"
@@ -47,8 +47,8 @@ class Record(History, frozen=True, kw_only=True):
 
     name: str
     path: Path
-    case: Case
-    before: tuple[Case, ...] = ()
+    case: AnyCase
+    before: tuple[AnyCase, ...] = ()
 
 
 def read_record(path: Path) -> Record:
@@ -59,12 +59,12 @@ def read_record(path: Path) -> Record:
     return Record(name=path.name, path=path, case=case, before=tuple(before), **msgspec.structs.asdict(history))
 
 
-def _case_at(path: Path) -> Case:
+def _case_at(path: Path) -> AnyCase:
     try:
         case = case_file.load(path)
     except case_file.CaseFileError as error:
         raise RecordError(str(error)) from None
-    if not isinstance(case, Case):
+    if not case.searchable:
         raise RecordError(f"{path} is made of literal calls, which can be replayed but not searched: move it elsewhere")
     return case
 

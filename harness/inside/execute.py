@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.backends import registry
 from attnfuzz.harness.backends.engines import engines
-from attnfuzz.harness.calls.literal_calls import CallSession, answered_geometry
+from attnfuzz.harness.calls.literal_calls import CallSession, answered_geometry, geometry_of
 from attnfuzz.harness.calls.trace import FileTracer
 from attnfuzz.harness.inside.forwards import Account, Forwards, JudgeStep, checked, raised
 from attnfuzz.harness.inside.launcher import Launched
@@ -32,8 +32,10 @@ from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.building.library_cache import BuildFailed
 from attnfuzz.kernels.interface.backend import Backend, Bench, Output, Session, in_inference_mode
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.case_types import decode_any
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.geometry import Geometry
@@ -63,7 +65,7 @@ def handle(
     request: bytes, journal: Journal, explained: Callable[[Task, Callable[[bytes], None]], Verdict] | None = None
 ) -> bytes:
     """Answer an encoded Task with an encoded Verdict, by `explained` if the task asks for it."""
-    task = msgspec.json.decode(request, type=Task)
+    task = msgspec.json.decode(request, type=Task, dec_hook=decode_any)
     try:
         backend = backend_of(task.backend)
     except UserError:
@@ -173,10 +175,10 @@ class Execution:
             for found in account.observations[before:]
         ]
 
-    def _run_steps(self, case: Case | CallCase, judge_step: JudgeStep) -> None:
+    def _run_steps(self, case: AnyCase, judge_step: JudgeStep) -> None:
         self._forwards.run(case, partial(self._opened, case), judge_step)
 
-    def _opened(self, case: Case | CallCase) -> Session:
+    def _opened(self, case: AnyCase) -> Session:
         self._contract = checked(self._backend.contract, Contract, "contract")
         if isinstance(case, CallCase):
             if case.answer is not None:
@@ -185,7 +187,8 @@ class Execution:
                     # The calls were not asked for one, or the backend computed it from their results.
                     self._contract = replace(self._contract, lse=None)
             return CallSession(case, self._backend, self._bench)
-        self._ask_noise(case.geometry)
+        self._ask_noise(geometry_of(case))
+        assert isinstance(case, Case)
         return self._backend.open(case, self._bench)
 
     def _ask_noise(self, geometry: Geometry) -> None:

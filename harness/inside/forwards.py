@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.harness.calls.literal_calls import answered_geometry
+from attnfuzz.harness.calls.literal_calls import geometry_of
 from attnfuzz.harness.calls.trace import FileTracer
 from attnfuzz.harness.inside.launcher import JournalingLauncher, LaunchError
 from attnfuzz.harness.inside.places import Place, on_host
@@ -42,8 +42,7 @@ from attnfuzz.kernels.interface.backend import (
 )
 from attnfuzz.kernels.interface.engine import EngineError
 from attnfuzz.kernels.interface.transfers import Pending
-from attnfuzz.reference.calls import CallCase
-from attnfuzz.reference.case import Case, Pace
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.past import PastFailure
 
@@ -180,14 +179,13 @@ class Forwards:
         self._account.unsupported = said_by(error).partition("\n")[0] + self._launcher.run
         return True
 
-    def run(self, case: Case | CallCase, opened: Callable[[], Session], judge_step: JudgeStep) -> None:
+    def run(self, case: AnyCase, opened: Callable[[], Session], judge_step: JudgeStep) -> None:
         """Run a case in the session that `opened` creates, and judge each output, up to the first step that fails.
 
         Failures in the case's past do not end the case.
         """
         session = self._attempt(opened, -1, "")
-        modes = [step.mode.value for step in case.steps] if isinstance(case, Case) else [case.mode]
-        for index, mode in enumerate(modes):
+        for index, mode in enumerate(case.modes):
             going = True
             while going:
                 if self._account.failed:
@@ -196,12 +194,10 @@ class Forwards:
                 self._run_forward(case, session, index, mode, judge_step)
                 going = unfinished(session, index)
 
-    def _run_forward(
-        self, case: Case | CallCase, session: Session, index: int, mode: str, judge_step: JudgeStep
-    ) -> None:
+    def _run_forward(self, case: AnyCase, session: Session, index: int, mode: str, judge_step: JudgeStep) -> None:
         """Run one forward of a step and judge its output."""
         before, margins = len(self._account.observations), dict(self._account.margins)
-        late = isinstance(case, Case) and case.pace is Pace.LATE
+        late = case.late
         stepped = self._step(session, index, mode, late=late)
         # Attending again, on the correct contents, is reached in the same way.
         way_to = self._launcher.ways()
@@ -213,11 +209,11 @@ class Forwards:
         self._account.observations[before:] = (_with_way(each, way_to(each.kernel)) for each in found)
         if stepped is not None and not isinstance(stepped.output, WrittenCache):
             # A cache that was written without attention keeps its wrong contents.
-            self._account.pass_over(_past(case), before, margins)
+            self._account.pass_over(case.past, before, margins)
 
     def _judge_stepped(
         self,
-        case: Case | CallCase,
+        case: AnyCase,
         stepped: _Stepped,
         index: int,
         mode: str,
@@ -236,7 +232,7 @@ class Forwards:
             if again is None:
                 return
             stepped = again
-        geometry = case.geometry if isinstance(case, Case) else answered_geometry(case)
+        geometry = geometry_of(case)
         if self._tracer is not None:
             assert isinstance(stepped.output, Output)
             self._tracer.output(stepped.output, geometry)
@@ -253,13 +249,13 @@ class Forwards:
         return not judgement.observations
 
     def _attended(
-        self, case: Case | CallCase, result: WrittenThenAttended, index: int, mode: str, *, late: bool
+        self, case: AnyCase, result: WrittenThenAttended, index: int, mode: str, *, late: bool
     ) -> _Stepped | None:
         """Return the attention of a step on the correct contents, or None if it failed. A trace gets the failure."""
         before = len(self._account.observations)
         if self._judge_written(result.written, index, mode):
             return _Stepped(result.output, on_host(result.output))
-        if self._tracer is not None and not are_past(self._account.observations[before:], _past(case)):
+        if self._tracer is not None and not are_past(self._account.observations[before:], case.past):
             self._tracer.written(result.written)
             return None
         again = self._step(_Again(result.attend_again), index, mode, late=late)
@@ -327,10 +323,6 @@ def _absent_package(error: ModuleNotFoundError) -> str | None:
         with contextlib.suppress(Exception):
             return None if find_spec(package) is not None else label(package)
     return None
-
-
-def _past(case: Case | CallCase) -> tuple[PastFailure, ...]:
-    return case.past if isinstance(case, Case) else ()
 
 
 def _with_way(found: Observation, way: str) -> Observation:

@@ -7,10 +7,11 @@ import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import origin
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case, Mode
-from attnfuzz.reference.features import TABLE
+from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.case import Mode
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,7 +54,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """The reason, with the issue."""
         return f"{self.reason} ({self.issue})" if self.issue else self.reason
 
-    def matches(self, fingerprint: Fingerprint, case: Case, name: str | None) -> bool:
+    def matches(self, fingerprint: Fingerprint, case: AnyCase, name: str | None) -> bool:
         """Return whether it matches this failure, filed as `name` if it is filed.
 
         An entry about a release also matches source trees that come from it.
@@ -69,22 +70,25 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         agrees = all(own is None or own == its for own, its in wanted)
         if not agrees or (self.kinds and fingerprint.kind not in self.kinds):
             return False
-        return not self.features or TABLE.words_of(case) >= TABLE.current(self.features)
+        if not self.features:
+            return True
+        family = family_of(case)
+        return family.ledger_words(case) >= family.table.current(self.features)
 
     def is_about(self, backend: str) -> bool:
         """Return whether it is about this backend, or about the one that a source tree comes from."""
         return backend in self.backends or origin(backend) in self.backends
 
 
-def in_all_modes(known: Collection[Fingerprint], case: Case, entries: Collection[Entry]) -> set[Fingerprint]:
+def in_all_modes(known: Collection[Fingerprint], case: AnyCase, entries: Collection[Entry]) -> set[Fingerprint]:
     """Return the known failures, plus those in other modes of `case` that the entries match."""
     if not entries:
         return set(known)
-    modes = {step.mode.value for step in case.steps}
+    modes = set(case.modes)
     moved = (replace(each, mode=mode) for each in known if each.backend == case.backend for mode in modes)
     return {*known, *(each for each in moved if reason_of(entries, each, case) is not None)}
 
 
-def reason_of(entries: Iterable[Entry], fingerprint: Fingerprint, case: Case, name: str | None = None) -> str | None:
+def reason_of(entries: Iterable[Entry], fingerprint: Fingerprint, case: AnyCase, name: str | None = None) -> str | None:
     """Return the text of the first entry that matches a failure, or None."""
     return next((entry.text for entry in entries if entry.matches(fingerprint, case, name)), None)

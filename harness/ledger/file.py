@@ -14,11 +14,13 @@ from typing import Any
 import msgspec
 
 from attnfuzz.harness.backends.registry import similar, why_unknown
+from attnfuzz.harness.family import families
 from attnfuzz.harness.ledger.entry import Entry, reason_of
 from attnfuzz.harness.verdict.failures import FAULTS, Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.wording import count
-from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.case import Mode
 from attnfuzz.reference.features import TABLE
 from attnfuzz.reference.foreign import read_bytes, reason
 from attnfuzz.reference.user_error import UserError
@@ -63,7 +65,7 @@ class Ledger:
         unknown = [name for name in _backends(entries) if why_unknown(name) is not None]
         return cls(entries, f"{path}: {_remark(unknown)}" if unknown else None)
 
-    def reason(self, fingerprint: Fingerprint, case: Case, name: str | None = None) -> str | None:
+    def reason(self, fingerprint: Fingerprint, case: AnyCase, name: str | None = None) -> str | None:
         """Return the text of the first entry that matches a failure, or None."""
         return reason_of(self.entries, fingerprint, case, name)
 
@@ -162,7 +164,7 @@ def _wrong_item(name: str, value: object, kind: Any) -> Iterable[str]:
     elif name == "backend":
         yield from _wrong_backend(str(converted))
     elif name == "features":
-        yield from (_unknown_feature(word) for word in converted if word not in {*TABLE.words, *TABLE.former})
+        yield from (_unknown_feature(word) for word in converted if word not in _words())
     elif name == "issue" and not str(converted).startswith(("https://", "http://")):
         yield f"issue: {converted!r} is not a URL"
 
@@ -181,9 +183,18 @@ def _unknown(noun: str, word: str, known: Iterable[str]) -> str:
 
 
 def _unknown_feature(word: str) -> str:
-    close = difflib.get_close_matches(word, (*TABLE.words, *TABLE.former), n=1)
-    hint = f"did you mean {TABLE.former.get(close[0], close[0])!r}?" if close else f"the words are in {_WORDS}"
+    close = difflib.get_close_matches(word, _words(), n=1)
+    hint = f"did you mean {_current(close[0])!r}?" if close else f"the words are in {_WORDS}"
     return f"unknown feature {word!r}: {hint}"
+
+
+def _words() -> tuple[str, ...]:
+    """Return all words for features of cases that an entry may name, current and former."""
+    return tuple(word for family in families() for word in (*family.table.words, *family.table.former))
+
+
+def _current(word: str) -> str:
+    return next((former[word] for family in families() if word in (former := family.table.former)), word)
 
 
 _WORDS = "docs/reference/features.md"

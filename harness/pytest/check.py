@@ -21,7 +21,7 @@ from attnfuzz.harness.verdict.failures import FAILURES, Failure, Kind, Observati
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference import case_file
-from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.any_case import AnyCase
 
 BUDGET = ShrinkBudget()
 """The budget for shrinking a test's failure, as in a campaign."""

@@ -12,36 +12,52 @@ no variant to run, or the backend refuses all of them.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-from msgspec.structs import replace
-
+from attnfuzz.harness.family import families, family_of
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.arguments import ArgumentForm
-from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import possible
 from attnfuzz.reference.features import TABLE
 from attnfuzz.reference.features.calls import FORMS, LIVES
 from attnfuzz.reference.features.row import Feature
 
+C = TypeVar("C", bound=AnyCase)
+
 FRESH_SEEDS = 2
 """Number of value seeds for rerunning a passing variant, since an error near its bound may pass by chance."""
 
 
-class Ablation(NamedTuple):
+class Ablation(NamedTuple, Generic[C]):
     """A feature of a case, and the variants of the case without it."""
 
     feature: Feature
-    variants: tuple[Case, ...]
+    variants: tuple[C, ...]
 
 
-def features_in(case: Case) -> frozenset[Feature]:
+def features_in(case: AnyCase) -> frozenset[Feature]:
     """Return the features that a case has."""
-    return TABLE.features_in(case)
+    return family_of(case).table.features_in(case)
+
+
+def clues_in(case: AnyCase) -> frozenset[Feature]:
+    """Return the features of a case that point to a failure's cause."""
+    return frozenset(each for each in features_in(case) if each.clue)
+
+
+def unusual_in(case: AnyCase) -> frozenset[Feature]:
+    """Return the clues in a case that a plain case does not have."""
+    return frozenset(each for each in clues_in(case) if not (each.usual or each.memory))
+
+
+def feature_named(name: str) -> Feature | None:
+    """Return the feature of that name, of any family, or None."""
+    return next((each.table.features[name] for each in families() if name in each.table.features), None)
 
 
 def ablations(
-    case: Case, *, allowed: Callable[[Case], bool] = lambda _: True, among: Collection[Feature] | None = None
-) -> Iterator[Ablation]:
+    case: C, *, allowed: Callable[[C], bool] = lambda _: True, among: Collection[Feature] | None = None
+) -> Iterator[Ablation[C]]:
     """Yield each feature of `case` with its possible, `allowed` variants without it, the plainest first.
 
     Features without such a variant are left out, and so are those not `among` the given ones (default: all).
@@ -53,13 +69,13 @@ def ablations(
 
 
 def needed(
-    case: Case,
-    fails: Callable[[Case], bool],
+    case: C,
+    fails: Callable[[C], bool],
     *,
-    allowed: Callable[[Case], bool] = lambda _: True,
+    allowed: Callable[[C], bool] = lambda _: True,
     among: Collection[Feature] | None = None,
-    runs: Callable[[Case], int] = lambda _: FRESH_SEEDS + 1,
-    refused: Callable[[Case], bool] = lambda _: False,
+    runs: Callable[[C], int] = lambda _: FRESH_SEEDS + 1,
+    refused: Callable[[C], bool] = lambda _: False,
 ) -> frozenset[Feature]:
     """Return the features that the failure of `case` needs, `among` the given ones (default: all).
 
@@ -68,7 +84,7 @@ def needed(
     answered Unsupported to a variant that was run.
     """
 
-    def passes(variant: Case) -> bool:
+    def passes(variant: C) -> bool:
         for again in reseeded(variant, runs(variant)):
             if fails(again):
                 return False
@@ -83,17 +99,18 @@ def needed(
     )
 
 
-def reseeded(case: Case, seeds: int = FRESH_SEEDS + 1) -> Iterator[Case]:
+def reseeded(case: C, seeds: int = FRESH_SEEDS + 1) -> Iterator[C]:
     """Return the case with its own seed and those after it, `seeds` in total."""
-    return (replace(case, seed=case.seed + offset) for offset in range(seeds))
+    return map(case.reseeded, range(seeds))
 
 
 def passes_if(needs: Collection[str]) -> list[str]:
     """Return a clause for each needed NaN in memory: the condition under which the case passes."""
-    return [f"if {feature.memory} hold numbers" for feature in sorted(CONTENTS) if feature.name in needs]
+    needed_ones = sorted(filter(None, map(feature_named, needs)))
+    return [f"if {feature.memory} hold numbers" for feature in needed_ones if feature.memory]
 
 
-def _variants(case: Case, feature: Feature, allowed: Callable[[Case], bool]) -> Iterator[Case]:
+def _variants(case: C, feature: Feature, allowed: Callable[[C], bool]) -> Iterator[C]:
     for variant in dict.fromkeys(feature.removal(case)):
         # Without a feature, a case may have no relation to run, or no step.
         if possible(variant) and feature not in features_in(variant) and allowed(variant):
@@ -101,7 +118,7 @@ def _variants(case: Case, feature: Feature, allowed: Callable[[Case], bool]) -> 
 
 
 FEATURES: Mapping[str, Feature] = TABLE.features
-"""All features by name."""
+"""The features of attention and of writing the KV cache, by name."""
 
 SHAPE: frozenset[Feature] = frozenset(each for each in FEATURES.values() if each.counts)
 """Features that are counts."""
@@ -111,9 +128,6 @@ CONTENTS: frozenset[Feature] = frozenset(each for each in FEATURES.values() if e
 
 CLUES: frozenset[Feature] = frozenset(each for each in FEATURES.values() if each.clue)
 """Features that point to a failure's cause."""
-
-UNUSUAL: frozenset[Feature] = CLUES - CONTENTS - {FEATURES["16 bits"]}
-"""Clues that a plain case does not have."""
 
 TENSOR_FORMS: frozenset[Feature] = frozenset(FEATURES[form.value] for form in ArgumentForm if form.of_tensor)
 """Forms of tensors. A kernel that misreads one may fail in any way."""

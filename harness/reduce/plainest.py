@@ -1,19 +1,22 @@
 """Removing the features that a failure does not need from its case, several at once."""
 
 from collections.abc import Callable, Collection
+from typing import TypeVar
 
 from attnfuzz.harness.reduce.ablation import ablations, features_in
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.features.row import Feature
+
+C = TypeVar("C", bound=AnyCase)
 
 
 def plainest(
-    case: Case,
-    fails: Callable[[Case], bool],
+    case: C,
+    fails: Callable[[C], bool],
     *,
-    allowed: Callable[[Case], bool],
+    allowed: Callable[[C], bool],
     among: Collection[Feature],
-) -> Case:
+) -> C:
     """Return `case`, which must fail, without as many features `among` the given ones as it fails without.
 
     All are removed at once, then halves of the rest, since each run that fails may cost a worker. A failure that needs
@@ -33,7 +36,7 @@ def plainest(
     return case
 
 
-def leave_out(case: Case, features: Collection[Feature], allowed: Callable[[Case], bool]) -> Case:
+def leave_out(case: C, features: Collection[Feature], allowed: Callable[[C], bool]) -> C:
     """Return the case without those of the features that can be removed, one after another."""
     for feature in sorted(features):
         ablation = next(ablations(case, allowed=allowed, among={feature}), None)

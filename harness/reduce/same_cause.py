@@ -3,22 +3,23 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Generic, TypeVar
 
-from msgspec.structs import replace
-
-from attnfuzz.harness.reduce.ablation import CONTENTS, UNUSUAL, ablations, features_in
+from attnfuzz.harness.reduce.ablation import ablations, features_in, unusual_in
 from attnfuzz.harness.reduce.plainest import plainest
 from attnfuzz.harness.reduce.search import reduce
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case
 from attnfuzz.reference.features.row import Feature
+
+C = TypeVar("C", bound=AnyCase)
 
 FRESH_SEEDS = 3
 """Number of value seeds, one of which must make a smaller case fail, if chance can produce the failure."""
 
 
 @dataclass(frozen=True)
-class SameCause:
+class SameCause(Generic[C]):
     """The clues that the failure of `case` needs.
 
     `fails` runs a case and returns whether it fails like the first one. A smaller case has the same cause if it fails,
@@ -27,26 +28,23 @@ class SameCause:
     fails `by_chance`, one of a few fresh value seeds has to make it fail too.
     """
 
-    case: Case
+    case: C
     features: frozenset[Feature]
-    fails: Callable[[Case], bool]
-    allowed: Callable[[Case], bool] = lambda _: True
+    fails: Callable[[C], bool]
+    allowed: Callable[[C], bool] = lambda _: True
     by_chance: bool = False
 
-    def shows_in(self, case: Case) -> bool:
+    def shows_in(self, case: C) -> bool:
         """Return whether a smaller case fails for the same cause."""
-        features = features_in(case)
         return (
-            self.features <= features
-            and features & UNUSUAL <= self._own
+            self.features <= features_in(case)
+            and unusual_in(case) <= self._own
             and self.fails(case)
-            and (
-                not self.by_chance or any(self.fails(replace(case, seed=case.seed + 1 + n)) for n in range(FRESH_SEEDS))
-            )
+            and (not self.by_chance or any(self.fails(case.reseeded(1 + n)) for n in range(FRESH_SEEDS)))
             and not self._fails_without(case)
         )
 
-    def shown_before(self, stop: Callable[[], bool]) -> Callable[[Case], bool]:
+    def shown_before(self, stop: Callable[[], bool]) -> Callable[[C], bool]:
         """Return `shows_in` with an end: a check that was cut short shows nothing."""
         return lambda candidate: self.shows_in(candidate) and not stop()
 
@@ -56,7 +54,7 @@ class SameCause:
         capability: Capability | None = None,
         stop: Callable[[], bool] = lambda: False,
         budget: int = 500,
-    ) -> Case:
+    ) -> C:
         """Return the smallest case reached by edits that fails for this cause, like `reduce`.
 
         Clues that the failure does not need are removed at the end, even if that makes the case larger. Whether NaN in
@@ -64,11 +62,11 @@ class SameCause:
         cause: these features would cost a run for each smaller case of many failures.
         """
         smallest = self.case
-        for kept in dict.fromkeys((self.features - CONTENTS, self.features)):
+        for kept in dict.fromkeys((frozenset(each for each in self.features if not each.memory), self.features)):
             cause = type(self)(self.case, kept, self.fails, self.allowed, self.by_chance)
             shown = cause.shown_before(stop)
             smallest = reduce(self.case, shown, capability=capability, stop=stop, budget=budget)
-            smallest = plainest(smallest, shown, allowed=self.allowed, among=UNUSUAL - kept)
+            smallest = plainest(smallest, shown, allowed=self.allowed, among=unusual_in(smallest) - kept)
             if self.shows_in(smallest):
                 break
         return smallest
@@ -77,7 +75,7 @@ class SameCause:
     def _own(self) -> frozenset[Feature]:
         return features_in(self.case)
 
-    def _fails_without(self, case: Case) -> bool:
+    def _fails_without(self, case: C) -> bool:
         """Return whether a case fails without one of the features."""
         return any(
             self.fails(variant)

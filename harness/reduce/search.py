@@ -8,57 +8,47 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.buckets import edits_among
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.reduce.call_axes import EDITS as CALL_AXES
 from attnfuzz.harness.reduce.call_list import EDITS as CALL_LIST
 from attnfuzz.harness.reduce.call_objects import EDITS as CALL_OBJECTS
 from attnfuzz.harness.reduce.call_plain import EDITS as CALL_PLAIN
-from attnfuzz.harness.reduce.geometry import EDITS as GEOMETRY
-from attnfuzz.harness.reduce.geometry import to_head_dims
 from attnfuzz.harness.reduce.meaning import breached, compiled_for
 from attnfuzz.harness.reduce.placed_views import tidy
-from attnfuzz.harness.reduce.plain import EDITS as PLAIN
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase, possible
-from attnfuzz.reference.edits.lengths import EDITS as LENGTHS
-from attnfuzz.reference.edits.relation import run_only_the_other
-from attnfuzz.reference.edits.steps import EDITS as STEPS
+from attnfuzz.reference.case_file import possible
 
-C = TypeVar("C", Case, CallCase)
+C = TypeVar("C", bound=AnyCase)
 
 _FIRST_PATIENCE = 4
 """Number of candidates of one edit that may pass in a row before the next edit is tried, while any edit helps. A case
 with many requests has hundreds of small edits, and the big ones of all kinds should come first.
 """
 
-STEP_EDITS = (run_only_the_other, *STEPS, *PLAIN, *LENGTHS, *GEOMETRY)
 CALL_EDITS = (*CALL_LIST, *CALL_OBJECTS, *CALL_AXES, *CALL_PLAIN)
 
 
 def reduce(
-    case: Case,
-    still_fails: Callable[[Case], bool],
+    case: C,
+    still_fails: Callable[[C], bool],
     *,
     capability: Capability | None = None,
     stop: Callable[[], bool] = lambda: False,
     budget: int = 500,
-) -> Case:
+) -> C:
     """Return the smallest case reached by edits from `case`, which must fail, while `still_fails` holds.
 
-    Candidates that are impossible or not supported by `capability` are skipped; its buckets and head dims suggest edits
-    too. Ends when no edit helps, when `stop` returns True, or after `budget` calls of `still_fails`. Deterministic for
+    The case's family has the edits. Candidates that are impossible or not supported by `capability` are skipped. Ends
+    when no edit helps, when `stop` returns True, or after `budget` calls of `still_fails`. Deterministic for
     the same arguments and answers.
     """
 
-    def allowed(candidate: Case) -> bool:
+    def allowed(candidate: C) -> bool:
         return capability is None or capability.why_not(candidate) is None
 
-    more: tuple[Callable[[Case], Iterable[Case]], ...] = ()
-    if capability is not None:
-        more = edits_among(capability.buckets) or to_head_dims(capability.head_dims)
-    return _search(case, (*STEP_EDITS, *more), still_fails, allowed, stop, budget)
+    return _search(case, family_of(case).edits(capability), still_fails, allowed, stop, budget)
 
 
 def reduce_calls(
@@ -95,7 +85,7 @@ def reduce_calls(
 
 def identity(case: AnyCase) -> Hashable:
     """Return a hashable key of a case. Calls have arguments in a dict, and no hash."""
-    return case if isinstance(case, Case) else hashlib.blake2b(msgspec.json.encode(case)).digest()
+    return hashlib.blake2b(msgspec.json.encode(case)).digest() if isinstance(case, CallCase) else case
 
 
 def _search(

@@ -1,8 +1,7 @@
 """Look for one failure in one release."""
 
 from collections.abc import Iterator
-
-from msgspec.structs import replace
+from typing import Any
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.releases.outcomes import Ending, Outcome
@@ -15,6 +14,7 @@ from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.workers.lifeline import NurseryError
 from attnfuzz.harness.workers.supervisor import HandlerError
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.user_error import UserError
 
@@ -28,11 +28,11 @@ CANNOT_BE_JUDGED = (HandlerError, NurseryError, UserError)
 class Replayed(Outcome, frozen=True, kw_only=True):
     """The result. If it fails, `case` is the case that was run, and `fingerprint` the failure's, without a backend."""
 
-    case: Case | None = None
+    case: AnyCase | None = None
     fingerprint: Fingerprint | None = None
 
 
-def replayed(wanted: Wanted, backend: str, runner: CaseRunner[Case]) -> Replayed:
+def replayed(wanted: Wanted, backend: str, runner: CaseRunner[Any]) -> Replayed:
     """Run the case on `backend` in a fresh worker, with fresh values too. Raises the runner's errors."""
     otherwise: Observation | None = None
     reason = ""
@@ -61,14 +61,14 @@ def reason_of(error: Exception, backend: str = "") -> str:
     return lines[-1].removeprefix(f"{backend} can't run here: ").removeprefix(f"{backend.rpartition(':')[0]}: ")
 
 
-def _cases(wanted: Wanted, backend: str) -> Iterator[Case]:
+def _cases(wanted: Wanted, backend: str) -> Iterator[AnyCase]:
     """Yield the case on `backend`; a reported one also in the backend's geometries."""
-    own = replace(wanted.case, backend=backend)
-    if not wanted.reported:
+    own = wanted.case.having(backend=backend)
+    if not wanted.reported or not isinstance(own, Case):
         yield own
         return
     # If there is none, the nearest shows the missing feature.
-    yield from cases_like(wanted.case, backend)[:MOST_CASES] or [with_views_of(resolve(backend).capability, own)]
+    yield from cases_like(own, backend)[:MOST_CASES] or [with_views_of(resolve(backend).capability, own)]
 
 
 def _line(observation: Observation) -> str:

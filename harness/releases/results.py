@@ -12,9 +12,10 @@ from attnfuzz.harness.releases.outcomes import Course, Ending, Outcome, course_o
 from attnfuzz.harness.releases.wanted import Wanted
 from attnfuzz.harness.search.messages import Count, Seconds
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.case_types import decode_any
 from attnfuzz.reference.foreign import decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
-from attnfuzz.reference.validity import ImpossibleCase, validate
+from attnfuzz.reference.validity import ImpossibleCase
 
 RESULTS = "sweep.json"
 
@@ -114,13 +115,16 @@ def write_results(folder: Path, results: SweepResults) -> None:
     write_durably(folder / RESULTS, msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
 
 
+_results = msgspec.json.Decoder(SweepResults, dec_hook=decode_any)
+
+
 def read_results(folder: Path) -> SweepResults:
     """Read the results in a sweep's folder. Raises SweepError."""
     path = folder / RESULTS
     try:
-        results = decode_json(read_bytes(path), SweepResults)
+        results = decode_json(read_bytes(path), _results)
         for wanted in (*results.asked.given, *(row.wanted for row in results.rows)):
-            validate(wanted.case)
+            wanted.case.validate()
     except OSError as error:
         raise SweepError(f"cannot read {path}: {error.strerror}. Name the --home of a sweep") from None
     except (msgspec.DecodeError, ImpossibleCase) as error:

@@ -16,7 +16,7 @@ from attnfuzz.harness.verdict.fingerprint import Fingerprint, fine
 from attnfuzz.harness.verdict.wording import headline
 from attnfuzz.kernels.interface.engine import Engine
 from attnfuzz.reference import case_file
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.user_error import UserError
 
 _PLACED = FAULTS | {Kind.RAISED}
@@ -39,7 +39,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     title: str
     kind: str
-    case: Case
+    case: AnyCase
     kinds: tuple[Kind, ...] = ()
     where: str = ""
     fingerprint: Fingerprint | None = None
@@ -79,7 +79,7 @@ def reported(bugs: Iterable[Bug], engine: Engine, kinds: Collection[str], runner
         )
         for bug in bugs
         for case in [bug.case_in_release or bug.case]
-        if bug.project == engine.name and bug.missing is None and isinstance(case, Case)
+        if bug.project == engine.name and bug.missing is None and case is not None and case.searchable
         for kind in [engine.kind_of(bug.release or bug.backend_before)]
         if kind is not None and kind in kinds
     ]
@@ -87,9 +87,9 @@ def reported(bugs: Iterable[Bug], engine: Engine, kinds: Collection[str], runner
 
 def _where_ours(bug: Bug, runner: RepeatingRunner) -> str:
     """Run a bug on our own backend. Returns the place at which that fails, "" if it does not matter."""
-    if not isinstance(bug.case, Case) or _PLACED.isdisjoint(bug.kinds):
+    if bug.case is None or not bug.case.searchable or _PLACED.isdisjoint(bug.kinds):
         return ""
-    failures = runner.verdict(replace(bug.case, backend=bug.backend_before)).failures
+    failures = runner.verdict(bug.case_before).failures
     return next((_where(each) for each in failures if each.kind in _PLACED.intersection(bug.kinds)), "")
 
 
@@ -103,7 +103,7 @@ def _where(failure: Observation) -> str:
 def given(path: Path, engine: Engine, kinds: Collection[str]) -> Wanted:
     """Read the failure of a user's file or finding, or any. Raises CaseFileError, RecordError, NotOfTheEngine."""
     case = case_file.load(case_path(path))
-    if not isinstance(case, Case):
+    if not case.searchable:
         raise NotOfTheEngine(f"{path} is made of literal calls, which no release plans: give a case made of steps")
     kind = engine.kind_of(case.backend)
     if kind is None or kind not in kinds:
@@ -133,10 +133,10 @@ def found(records: Iterable[Record], backends: dict[str, tuple[str, str]]) -> li
     return list(alike.values())
 
 
-def _on_file(case: Case, kind: str, seen: Observation) -> Wanted:
+def _on_file(case: AnyCase, kind: str, seen: Observation) -> Wanted:
     """Make the failure of a finding; its name doesn't depend on the release."""
     return Wanted(
-        name=f"{seen.kind}-{fine(replace(case, backend=kind), seen)}",
+        name=f"{seen.kind}-{fine(case.having(backend=kind), seen)}",
         title=headline(kind, seen),
         kind=kind,
         case=case,

@@ -13,17 +13,16 @@ from attnfuzz.harness.backends.registry import as_file_name
 from attnfuzz.harness.campaign.causes import Cause, causes_of
 from attnfuzz.harness.campaign.events import AnyFinding, FindingChecked, FindingFiled
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.findings.finding import SCRIPT
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.sightings import Sighting
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.reduce.ablation import passes_if
 from attnfuzz.harness.report.compare import changes
-from attnfuzz.harness.report.drawing import draw_case
 from attnfuzz.harness.report.row_errors import draw_errors
 from attnfuzz.harness.report.titles import severity, slug, title
 from attnfuzz.harness.verdict.blame import Blamed
-from attnfuzz.harness.verdict.describe import describe
 from attnfuzz.harness.verdict.failures import REACHED_BY, REACHED_BY_IN_0_1
 from attnfuzz.harness.verdict.printable import in_a_line
 from attnfuzz.harness.verdict.wording import clock, count, date, replay_line
@@ -280,7 +279,7 @@ def _drawn(standing: Standing, records: Mapping[str, Record], view: CauseView, *
     return DrawnCause(
         view,
         circumstances,
-        drawing=draw_case(finding.case, finding.observation) if in_full else None,
+        drawing=family_of(finding.case).picture(finding.case, finding.observation) if in_full else None,
         errors=draw_errors(rows) if in_full and rows is not None else None,
     )
 
@@ -289,7 +288,9 @@ def report_of(finding: AnyFinding) -> str:
     """Return a finding's full report, or a summary if it was only run again."""
     if isinstance(finding, FindingFiled):
         return finding.report.strip()
-    return f"{finding.observation.kind}: {finding.observation.message}\n\n{describe(finding.case)}"
+    return (
+        f"{finding.observation.kind}: {finding.observation.message}\n\n{family_of(finding.case).describe(finding.case)}"
+    )
 
 
 def _circumstances(finding: AnyFinding) -> Iterator[str]:
@@ -304,8 +305,7 @@ def _circumstances(finding: AnyFinding) -> Iterator[str]:
         yield f"failed in {finding.times} of {count(finding.runs, 'run')} in this campaign"
     else:
         yield f"found {clock(finding.at)} into the campaign"
-    if finding.case.relation is not None:
-        yield f"compared with a second run: {finding.case.relation.words}"
+    yield from family_of(finding.case).circumstances(finding.case)
 
 
 def _seen(standing: Standing, record: Record | None) -> list[str]:

@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from attnfuzz.harness.backends.registry import family
 from attnfuzz.harness.campaign.causes import Cause
 from attnfuzz.harness.campaign.events import AnyFinding, CampaignStarted
@@ -158,7 +156,7 @@ def _failures(causes: Iterable[Cause], names: Mapping[str, str]) -> list[tuple[C
 
 def _key(finding: AnyFinding, names: Mapping[str, str]) -> str:
     """Return the identity of a finding in both campaigns, whatever the version of its backend."""
-    return fine(replace(finding.case, backend=names[finding.case.backend]), finding.observation)
+    return fine(finding.case.having(backend=names[finding.case.backend]), finding.observation)
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[ChangedValue, ...]:

@@ -9,16 +9,17 @@ import jinja2
 
 import attnfuzz
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.report.cause_view import CauseView, cause_views, status_of, title_of_cause
 from attnfuzz.harness.report.compare import Comparison, compare
 from attnfuzz.harness.report.titles import title, title_of
 from attnfuzz.harness.report.verdict import ledger_lines, verdict
-from attnfuzz.harness.verdict.describe import describe_any
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.printable import printable, shortened
 from attnfuzz.harness.verdict.wording import clock, count, replay_line
-from attnfuzz.reference.case_file import AnyCase, encode
+from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.case_file import encode
 
 MOST_CHARACTERS = 300
 """Limit for one message or name in a line."""
@@ -138,7 +139,7 @@ def render_issue(
         seen=seen,
         cause=cause,
         attnfuzz=attnfuzz.__version__,
-        case=describe_any(case),
+        case=family_of(case).describe(case),
         case_json=case_json if len(case_json) <= MOST_CHARACTERS_OF_CASE else None,
         calls=next(filter(None, map(_calls_in, [script, *scripts])), None),
         most_of_calls=MOST_CHARACTERS_OF_CALLS,

@@ -11,15 +11,14 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
-from msgspec.structs import replace
 
 import attnfuzz
 from attnfuzz.harness.backends.engines import engine_of
 from attnfuzz.harness.backends.registry import fixed, resolve
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.defects.defect import BugClass
-from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase, validate_any
+from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.case_types import decode_any
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase
 
@@ -110,7 +109,7 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     def _case_on(self, backend: str) -> AnyCase:
         if self.case is None:
             raise ValueError(f"{self.name} has no case")
-        return replace(self.case, backend=backend)
+        return self.case.having(backend=backend)
 
 
 def projects() -> list[str]:
@@ -118,12 +117,12 @@ def projects() -> list[str]:
     return sorted({bug.project for bug in load_bugs()})
 
 
-def cases_of(backend: str) -> Iterator[Case]:
+def cases_of(backend: str) -> Iterator[AnyCase]:
     """Yield the cases of a backend's reported bugs, whether it has them or is the one without."""
     for bug in load_bugs():
         # Campaigns draw and shrink steps: a bug of literal calls is only run by `attnfuzz bugs`.
-        if isinstance(bug.case, Case) and backend in {bug.backend_before, bug.backend_after}:
-            yield replace(bug.case, backend=backend)
+        if bug.case is not None and bug.case.searchable and backend in {bug.backend_before, bug.backend_after}:
+            yield bug.case.having(backend=backend)
 
 
 @cache
@@ -137,10 +136,10 @@ def load_bugs(folder: Path = FOLDER) -> tuple[Bug, ...]:
 
 def _load(path: Path) -> Bug:
     try:
-        bug = msgspec.json.decode(path.read_bytes(), type=Bug)
+        bug = msgspec.json.decode(path.read_bytes(), type=Bug, dec_hook=decode_any)
         for case in (bug.case, bug.release_case):
             if case is not None:
-                validate_any(case)
+                case.validate()
     except (OSError, msgspec.DecodeError, ImpossibleCase) as error:
         raise BugFileError(f"bug entry {path.name} can't be read: {error}") from error
     return bug

@@ -15,6 +15,7 @@ from attnfuzz.harness.search.messages import AnyMessage, Caught, ShrinkBudget, S
 from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.kernels.gpu.variants import name_as_served
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Pace
@@ -75,19 +76,19 @@ def shown_on(
     return Shown(f"neither its case nor any of {examples} drawn cases fails as reported", nearest, None)
 
 
-def _shown(remark: str, before: Verdict, case: Case, runner: RepeatingRunner, after: str) -> Shown:
+def _shown(remark: str, before: Verdict, case: AnyCase, runner: RepeatingRunner, after: str) -> Shown:
     after = after or without_bug(case)
-    return Shown(remark, before, runner.verdict(replace(case, backend=after)), after)
+    return Shown(remark, before, runner.verdict(case.having(backend=after)), after)
 
 
-def without_bug(case: Case) -> str:
+def without_bug(case: AnyCase) -> str:
     """Return the backend of `case` without its bug.
 
     The one restricted to served features, if there is one: beyond them, known failures of its kernels may hide the fix.
     """
     plain = fixed(case.backend)
     served = builtin().get(name_as_served(plain))
-    if served is None or served.capability.why_not(replace(case, backend=served.name)) is not None:
+    if served is None or served.capability.why_not(case.having(backend=served.name)) is not None:
         return plain
     return served.name
 

@@ -8,7 +8,7 @@ from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.tries import Tries, seeds_of
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.recurrence import Recurrence
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 
 
 class ShownAgain(NamedTuple):
@@ -28,10 +28,10 @@ class ShownAgain(NamedTuple):
 
 def show_again(
     runner: RepeatingRunner,
-    case: Case,
+    case: AnyCase,
     observation: Observation,
     recurrence: Recurrence,
-    history: Sequence[Case] = (),
+    history: Sequence[AnyCase] = (),
     *,
     seconds: float,
     times: int | None = None,

@@ -2,11 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from attnfuzz.harness.verdict.failures import Verdict
-from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.any_case import AnyCase
 
 CaseT_contra = TypeVar("CaseT_contra", bound=AnyCase, contravariant=True)
 
@@ -23,15 +22,15 @@ class CaseRunner(Protocol[CaseT_contra]):
         ...
 
 
-class RepeatingRunner(CaseRunner[Case], Protocol):
+class RepeatingRunner(CaseRunner[Any], Protocol):
     """A runner that can recreate the conditions under which a case failed."""
 
     @property
-    def history(self) -> tuple[Case, ...]:
+    def history(self) -> tuple[AnyCase, ...]:
         """The cases that the worker of the last case had run before it, in order."""
         ...
 
-    def together(self, cases: Sequence[Case]) -> list[Verdict]:
+    def together(self, cases: Sequence[Any]) -> list[Verdict]:
         """Run cases at the same time, each in a separate worker."""
         ...
 
@@ -40,14 +39,14 @@ class OneByOne(ABC):
     """Base class of runners without a history that run cases one after the other."""
 
     @abstractmethod
-    def verdict(self, case: Case) -> Verdict:
+    def verdict(self, case: Any) -> Verdict:
         """Run `case` and judge it."""
 
     @property
-    def history(self) -> tuple[Case, ...]:
+    def history(self) -> tuple[AnyCase, ...]:
         """Empty: no history is kept."""
         return ()
 
-    def together(self, cases: Sequence[Case]) -> list[Verdict]:
+    def together(self, cases: Sequence[Any]) -> list[Verdict]:
         """Run cases one after the other."""
         return [self.verdict(case) for case in cases]

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Self
 
 import msgspec
-from msgspec.structs import replace
 
 from attnfuzz.harness.backends import registry
 from attnfuzz.harness.calls.trace import assemble
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.sandbox.pace import CasePace
 from attnfuzz.harness.sandbox.teams import Team, Teams, team_of
-from attnfuzz.harness.verdict.describe import describe_any
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.harness.workers.patience import Patience
@@ -25,10 +24,10 @@ from attnfuzz.harness.workers.supervisor import HandlerError, Refused, Workers
 from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.kernels.interface.library_call import COMPILES
-from attnfuzz.reference import case_file, foreign
+from attnfuzz.reference import foreign
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import REPLAY, Call, CallCase
-from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.case_types import decode_any
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.user_error import UserError
 
@@ -86,7 +85,7 @@ class Runner:
         self._progress = progress
         self._ready: set[str] = set()
         self._last: Workers | None = None
-        self._last_on_gpu: Case | None = None
+        self._last_on_gpu: AnyCase | None = None
         for name in backends:
             self._prepare(name)
         self._teams = Teams(device_index)
@@ -126,24 +125,24 @@ class Runner:
         return self._run(case, backend or case.backend)
 
     @property
-    def last_on_gpu(self) -> Case | None:
+    def last_on_gpu(self) -> AnyCase | None:
         """The last case that ran on a GPU, if any did."""
         return self._last_on_gpu
 
     @property
-    def history(self) -> tuple[Case, ...]:
+    def history(self) -> tuple[AnyCase, ...]:
         """The cases that the worker of the last case had run before it, in order: at most about 1,000."""
         if self._last is None:
             return ()
-        tasks = (msgspec.json.decode(request, type=Task) for request in self._last.history)
-        return tuple(replace(task.case, backend=task.backend) for task in tasks if isinstance(task.case, Case))
+        tasks = (msgspec.json.decode(request, type=Task, dec_hook=decode_any) for request in self._last.history)
+        return tuple(task.case.having(backend=task.backend) for task in tasks if task.case.searchable)
 
-    def together(self, cases: Sequence[Case]) -> list[Verdict]:
+    def together(self, cases: Sequence[AnyCase]) -> list[Verdict]:
         """Run cases of one backend at the same time, each in a separate worker. Raises like `verdict`."""
         name = cases[0].backend
         backend = self._prepare(name)
         for case in cases:
-            case_file.validate_any(case)
+            case.validate()
             reason = why_not(backend, case)
             if reason is not None:
                 return [Verdict(unsupported=f"{name} does not support {reason}")] * len(cases)
@@ -156,7 +155,7 @@ class Runner:
                 answers[index] = self._answer(workers, tasks[index], patience)
         return [_judged(answer) for answer in answers]
 
-    def trace(self, case: Case) -> tuple[Verdict, CallCase | None]:
+    def trace(self, case: AnyCase) -> tuple[Verdict, CallCase | None]:
         """Run a case, and return its verdict and the literal calls of its last step, or None if it launched nothing.
 
         Raises:
@@ -165,14 +164,14 @@ class Runner:
         verdict, _, calls = self._traced(case, holes=False)
         return verdict, calls
 
-    def trace_both(self, case: Case) -> tuple[Verdict, CallCase | None, CallCase | None]:
+    def trace_both(self, case: AnyCase) -> tuple[Verdict, CallCase | None, CallCase | None]:
         """Trace like `trace`; the calls of the first run come before those of the related run if these two differ.
 
         The calls are for a script: buffers may have holes.
         """
         return self._traced(case, holes=True)
 
-    def _traced(self, case: Case, *, holes: bool) -> tuple[Verdict, CallCase | None, CallCase | None]:
+    def _traced(self, case: AnyCase, *, holes: bool) -> tuple[Verdict, CallCase | None, CallCase | None]:
         # An anonymous file, opened by the worker through this process: nothing remains if both are killed.
         with tempfile.TemporaryFile() as file:
             path = Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
@@ -202,14 +201,14 @@ class Runner:
         self._teams.renew()
 
     def _run(self, case: AnyCase, name: str, trace: str | None = None, *, explained: bool = False) -> Verdict:
-        case_file.validate_any(case)
+        case.validate()
         backend = self._prepare(name)
         reason = why_not(backend, case)
         if reason is not None:
             return Verdict(unsupported=f"{name} does not support {reason}")
         self._last = self._workers(name)
-        if isinstance(case, Case) and backend.capability.device is Device.CUDA:
-            self._last_on_gpu = replace(case, backend=name)
+        if case.searchable and backend.capability.device is Device.CUDA:
+            self._last_on_gpu = case.having(backend=name)
         more = (TRACE_SECONDS if trace else 0.0) + (EXPLAIN_SECONDS if explained else 0.0)
         task = self._task(case, name, trace, explained=explained)
         started = time.monotonic()
@@ -288,7 +287,7 @@ def _judged(answer: bytes | Death) -> Verdict:
 
 def why_not(backend: Backend, case: AnyCase) -> str | None:
     """Return the features of a case that a backend does not support, or None if it supports all."""
-    if isinstance(case, Case):
+    if not isinstance(case, CallCase):
         return backend.capability.why_not(case)
     lacking = sorted({call.op for call in case.calls} - {REPLAY} - backend.ops.keys())
     if lacking:
@@ -325,7 +324,7 @@ def render_failure(case: AnyCase, verdict: Verdict) -> str:
     if verdict.margins:
         margins = ", ".join(f"{tier} {margin:.2g}" for tier, margin in sorted(verdict.margins.items()))
         lines.append(f"largest margins (error / bound): {margins}")
-    return "\n".join([*lines, "", describe_any(case)])
+    return "\n".join([*lines, "", family_of(case).describe(case)])
 
 
 @cache

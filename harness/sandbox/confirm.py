@@ -1,12 +1,11 @@
 """Deciding whether a failure comes back: before it is filed, and on later nights."""
 
 from collections.abc import Iterator
-
-from msgspec.structs import replace
+from typing import Any
 
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation, Verdict
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 
 STATISTICAL = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH})
 """Kinds that chance can produce, with the probability `alpha` of the judge."""
@@ -20,7 +19,7 @@ FRESH_SEEDS = 3
 """Number of value seeds for rerunning a statistical failure."""
 
 
-def comes_back(runner: CaseRunner[Case], case: Case, observation: Observation) -> bool:
+def comes_back(runner: CaseRunner[Any], case: AnyCase, observation: Observation) -> bool:
     """Return whether a failure comes back in a fresh worker: one of its kind, and in its place unless that is chance.
 
     Exact failures are run with the same seed. Those that chance can produce are run with fresh seeds, since the same
@@ -38,7 +37,7 @@ def by_chance(observation: Observation) -> bool:
     return observation.kind in STATISTICAL and (margin is None or margin < BEYOND_CHANCE)
 
 
-def recheck(runner: CaseRunner[Case], case: Case) -> tuple[int, Verdict]:
+def recheck(runner: CaseRunner[Any], case: AnyCase) -> tuple[int, Verdict]:
     """Run an old finding's case in a fresh worker, with fresh seeds too, until it fails in any way.
 
     Returns the number of runs and the last verdict, which is a failure if there was one.
@@ -52,8 +51,8 @@ def recheck(runner: CaseRunner[Case], case: Case) -> tuple[int, Verdict]:
     return runs, verdict
 
 
-def _with_fresh_seeds(case: Case) -> Iterator[Case]:
-    return (replace(case, seed=case.seed + offset) for offset in range(1, FRESH_SEEDS + 1))
+def _with_fresh_seeds(case: AnyCase) -> Iterator[AnyCase]:
+    return map(case.reseeded, range(1, FRESH_SEEDS + 1))
 
 
 def alike(again: Observation, first: Observation) -> bool:

@@ -5,14 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.tries import LOAD, OWN_SEED, Tries
 from attnfuzz.harness.verdict.failures import DEATHS, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.recurrence import Recurrence, Rerun, Trial, is_known, runs_to_show
 from attnfuzz.harness.workers.postmortem import KILLED
-from attnfuzz.reference.case import Case, Guard, Pace
+from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.case import Guard, Pace
 
 STEADY_RUNS = 4
 """Number of runs of a failure that came back, all of which must fail for it to count as steady."""
@@ -41,10 +40,10 @@ class Effort(NamedTuple):
 class Pursued:
     """The result of a pursuit: how `case` fails, after `history`, and how often."""
 
-    case: Case
+    case: AnyCase
     observation: Observation
     verdict: Verdict
-    history: tuple[Case, ...]
+    history: tuple[AnyCase, ...]
     recurrence: Recurrence
 
     @property
@@ -67,9 +66,9 @@ class Pursuit:
     def __init__(
         self,
         runner: RepeatingRunner,
-        case: Case,
+        case: AnyCase,
         observation: Observation,
-        history: Sequence[Case],
+        history: Sequence[AnyCase],
         budget: Effort,
         *,
         late: bool = False,
@@ -86,10 +85,10 @@ class Pursuit:
             Tries(runner, Rerun.ALONE, case, observation),
             Tries(runner, Rerun.HISTORY, case, observation, history=history),
             Tries(runner, Rerun.LOAD, case, observation, load=load),
-            Tries(runner, Rerun.GUARD, replace(case, guard=other), observation),
+            Tries(runner, Rerun.GUARD, case.having(guard=other), observation),
         ]
-        if late and case.pace is not Pace.LATE:
-            self._ways.append(Tries(runner, Rerun.LATE, replace(case, pace=Pace.LATE), observation))
+        if late and not case.late:
+            self._ways.append(Tries(runner, Rerun.LATE, case.having(pace=Pace.LATE), observation))
 
     def is_steady(self) -> bool:
         """Return whether the case, which came back, fails in each of a few more runs. A hang counts as steady.
@@ -174,7 +173,7 @@ class Pursuit:
         runs = runs_to_show(found.failed / found.runs, _CONVINCED)
         best, history = found, found.history
 
-        def suffices(cases: tuple[Case, ...]) -> bool:
+        def suffices(cases: tuple[AnyCase, ...]) -> bool:
             nonlocal best
             tries = Tries(self._runner, Rerun.HISTORY, self._case, self._observation, history=cases)
             if not self._shows(tries, runs, until):

@@ -4,13 +4,11 @@ import os
 from collections.abc import Sequence
 from itertools import cycle, islice
 
-from msgspec.structs import replace
-
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.confirm import alike, by_chance
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.recurrence import Recurrence, Rerun, Trial
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 
 MOST_LOAD = 8
 
@@ -44,10 +42,10 @@ class Tries:
         self,
         runner: RepeatingRunner,
         way: Rerun,
-        case: Case,
+        case: AnyCase,
         observation: Observation,
         *,
-        history: Sequence[Case] = (),
+        history: Sequence[AnyCase] = (),
         load: int = LOAD,
         seeds: Sequence[int] | None = None,
     ) -> None:
@@ -56,10 +54,10 @@ class Tries:
         self.load = load if way is Rerun.LOAD else 1
         self.runs = self.failed = 0
         self.unsupported: str | None = None
-        self.shown: tuple[Case, Observation, Verdict] | None = None
+        self.shown: tuple[AnyCase, Observation, Verdict] | None = None
         self._runner = runner
         offsets = seeds_of(observation, 1) if seeds is None else seeds
-        self._cases = cycle([replace(case, seed=(case.seed + offset) % (1 << 63)) for offset in offsets])
+        self._cases = cycle([case.reseeded(offset) for offset in offsets])
 
     def begin(self) -> None:
         """Use a fresh worker for the next run."""
@@ -78,7 +76,7 @@ class Tries:
                 self.failed += 1
                 self.shown = self.shown or (case, found, verdict)
 
-    def _verdicts(self, cases: list[Case]) -> list[Verdict]:
+    def _verdicts(self, cases: list[AnyCase]) -> list[Verdict]:
         if self.way is Rerun.LOAD:
             return self._runner.together(cases)
         if self.way is Rerun.HISTORY:

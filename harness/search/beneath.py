@@ -1,14 +1,13 @@
 """Finding failures hidden behind known ones: other failures of the same case, and variants without the known causes."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-
-from msgspec.structs import replace
+from typing import Any
 
 from attnfuzz.harness.reduce.ablation import ablations, features_in
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.features.row import Feature
 
 SHARE = 0.1
@@ -21,7 +20,7 @@ MOST_TOGETHER = 4
 class Symptoms:
     """The kinds and places of all failures of known causes' smallest cases, each run once per backend."""
 
-    def __init__(self, run: Callable[[Case], Verdict], allowed: Callable[[Case], bool]) -> None:
+    def __init__(self, run: Callable[[Any], Verdict], allowed: Callable[[Any], bool]) -> None:
         self._run, self._allowed = run, allowed
         self._found: dict[tuple[str, str], Collection[tuple[Kind, str]]] = {}
 
@@ -31,14 +30,17 @@ class Symptoms:
 
     def _of(self, cause: KnownCause, backend: str) -> Collection[tuple[Kind, str]]:
         if (cause.name, backend) not in self._found:
-            case = replace(cause.case, backend=backend)
+            case = cause.case.having(backend=backend)
             failures = self._run(case).failures if self._allowed(case) else ()
             self._found[cause.name, backend] = {(each.kind, each.place) for each in failures}
         return self._found[cause.name, backend]
 
 
 def explaining(
-    causes: Collection[KnownCause], case: Case, fingerprint: Fingerprint, accepts: Callable[[Fingerprint, Case], bool]
+    causes: Collection[KnownCause],
+    case: AnyCase,
+    fingerprint: Fingerprint,
+    accepts: Callable[[Fingerprint, Any], bool],
 ) -> Sequence[KnownCause] | None:
     """Return the causes that may make `case` fail, among those with its failure's `fingerprint`.
 
@@ -53,7 +55,9 @@ def explaining(
     return [cause for cause in causes if cause.may_show_in(case)]
 
 
-def without(case: Case, causes: Sequence[KnownCause], allowed: Callable[[Case], bool], *, turn: int) -> Case | None:
+def without(
+    case: AnyCase, causes: Sequence[KnownCause], allowed: Callable[[Any], bool], *, turn: int
+) -> AnyCase | None:
     """Return `case` without one feature that each of `causes` needs, or None if there is no such variant.
 
     `turn` rotates the choice of features: a hidden failure may need some of them too.
@@ -69,5 +73,5 @@ def without(case: Case, causes: Sequence[KnownCause], allowed: Callable[[Case], 
     return None if variant == case else variant
 
 
-def _without(case: Case, feature: Feature, allowed: Callable[[Case], bool]) -> Case | None:
+def _without(case: AnyCase, feature: Feature, allowed: Callable[[Any], bool]) -> AnyCase | None:
     return next((each.variants[0] for each in ablations(case, allowed=allowed, among={feature})), None)

@@ -5,16 +5,16 @@ also fails like the second where that is visible, and each case of the second li
 cause. But the error of the first is the same whatever unused memory contains, and that of the second is not.
 """
 
-from typing import Final
+from typing import Any, Final
 
-from msgspec.structs import replace
-
-from attnfuzz.harness.reduce.ablation import FEATURES, FRESH_SEEDS
+from attnfuzz.harness.family import family_of
+from attnfuzz.harness.reduce.ablation import FEATURES, reseeded
 from attnfuzz.harness.search.kinds import same_error
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import FAULTS
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case, Outputs, Unused
+from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.case import Outputs
 
 OF_OTHERS: Final = frozenset(
     FEATURES[name]
@@ -23,36 +23,26 @@ OF_OTHERS: Final = frozenset(
 """Shapes in which a stray read may hit the keys of others, which do not depend on unused memory."""
 
 
-def depends_on_memory(pinned: Pinned[Case], case: Case, fingerprint: Fingerprint) -> bool:
+def depends_on_memory(pinned: Pinned[Any], case: AnyCase, fingerprint: Fingerprint) -> bool:
     """Return whether this failure is a fault, or no failure of its kind and place occurs with other memory contents."""
     if fingerprint.kind in FAULTS:
         return True
-    verdict = pinned.judged(_on_other_memory(case))
+    verdict = pinned.judged(family_of(case).on_other_memory(case))
     return verdict is not None and fingerprint.among(verdict.failures) is None
 
 
-def same_on_other_memory(pinned: Pinned[Case], case: Case, fingerprint: Fingerprint) -> bool:
+def same_on_other_memory(pinned: Pinned[Any], case: AnyCase, fingerprint: Fingerprint) -> bool:
     """Return whether a case has a wrong number, and the same one with other memory contents."""
-    verdicts = (pinned.judged(case), pinned.judged(_on_other_memory(case)))
+    verdicts = (pinned.judged(case), pinned.judged(family_of(case).on_other_memory(case)))
     one, other = (None if each is None else fingerprint.among(each.failures) for each in verdicts)
     return one is not None and one.margin is not None and same_error(one, other)
 
 
-def needs_nan_in_outputs(pinned: Pinned[Case], case: Case, fingerprint: Fingerprint) -> bool:
+def needs_nan_in_outputs(pinned: Pinned[Any], case: AnyCase, fingerprint: Fingerprint) -> bool:
     """Return whether a case passes with each of a few seeds if its outputs hold numbers before, instead of NaN.
 
     A kernel that multiplies old contents of the outputs by zero passes; one that leaves rows unwritten is still wrong.
     """
-    stale = (replace(case, outputs=Outputs.STALE, seed=case.seed + offset) for offset in range(FRESH_SEEDS + 1))
+    stale = (each.having(outputs=Outputs.STALE) for each in reseeded(case))
     verdicts = map(pinned.judged, stale)
     return all(each is not None and fingerprint.wrong_among(each.failures) is None for each in verdicts)
-
-
-def _on_other_memory(case: Case) -> Case:
-    """Return the case with NaN instead of numbers in unused memory and outputs, and with numbers instead of NaN."""
-    pages = replace(case.pages, behind=_OTHER[case.pages.behind], free=_OTHER[case.pages.free])
-    outputs = Outputs.POISONED if case.outputs is Outputs.STALE else Outputs.STALE
-    return replace(case, pages=pages, outputs=outputs)
-
-
-_OTHER: Final = {Unused.NAN: Unused.NUMBERS, Unused.NUMBERS: Unused.NAN}

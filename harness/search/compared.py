@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, product
+from typing import Any
 
 from attnfuzz.harness.search.explained import Allowed, explain
 from attnfuzz.harness.search.known import KnownCause
@@ -12,13 +13,12 @@ from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.siblings import same_with_siblings
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case
 
 
 def compared(
     pair: CausePair,
-    run: Callable[[Case], Verdict],
-    pin: Callable[[Fingerprint, Case, Verdict], Pinned[Case]],
+    run: Callable[[Any], Verdict],
+    pin: Callable[[Fingerprint, Any, Verdict], Pinned[Any]],
     allowed: Allowed,
     known: Iterable[KnownCause],
 ) -> SameCauses | None:

@@ -2,27 +2,29 @@
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 from hypothesis import given, seed
 from hypothesis.strategies import SearchStrategy
-from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.reference.case import Case, Guard
-from attnfuzz.strategies.cases import cases
+from attnfuzz.harness.family import family_with
+from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.case import Guard
 from attnfuzz.strategies.lean import NO_LEAN, Lean
 from attnfuzz.strategies.lighter_draws import drawing, lighter_draws, without_constants_of_sources
 
 
-def drawn_cases(name: str, guard: Guard | None = None, lean: Lean = NO_LEAN) -> SearchStrategy[Case]:
+def drawn_cases(name: str, guard: Guard | None = None, lean: Lean = NO_LEAN) -> SearchStrategy[AnyCase]:
     """Return a strategy of cases that the named backend supports, biased by `lean`, with `guard` if one is given.
 
     Raises UnknownBackend or BackendFileError.
     """
-    strategy = cases(resolve(name).capability, name, lean)
+    capability = resolve(name).capability
+    strategy = family_with(capability).cases(capability, name, lean)
     if guard is None:
         return strategy
-    return strategy.map(lambda case: replace(case, guard=guard))
+    return strategy.map(lambda case: case.having(guard=guard))
 
 
 AT_ONCE = 10
@@ -34,8 +36,8 @@ class _Raised(BaseException):
 
 
 def run_examples(
-    strategy: SearchStrategy[Case],
-    visit: Callable[[Case], object],
+    strategy: SearchStrategy[Any],
+    visit: Callable[[Any], object],
     *,
     examples: int,
     seed_of: int,
@@ -47,7 +49,7 @@ def run_examples(
 
     Constants of loaded modules are not drawn. Up to `AT_ONCE` cases are drawn before they are visited.
     """
-    drawn: list[Case] = []
+    drawn: list[Any] = []
     stopped: Exception | None = None
 
     def visit_drawn() -> None:
@@ -58,7 +60,7 @@ def run_examples(
     @drawing(examples)
     @seed(seed_of)
     @given(strategy)
-    def example(case: Case) -> None:
+    def example(case: AnyCase) -> None:
         drawn.append(case)
         if len(drawn) < AT_ONCE:
             return

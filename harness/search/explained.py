@@ -17,10 +17,9 @@ one half of the second test is enough.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from msgspec.structs import replace
-
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.reduce.ablation import (
     ARGUMENTS,
     CLUES,
@@ -37,12 +36,12 @@ from attnfuzz.harness.search.kinds import cannot_have, had, same_error, unlike
 from attnfuzz.harness.search.known import KnownCause, seen_with
 from attnfuzz.harness.search.likely import counts_of, likeliest, marks_of, may_lack_marks
 from attnfuzz.harness.search.messages import ShrinkBudget
-from attnfuzz.harness.search.moved import moved, on_the_way
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.refused import is_refused, judged_without
 from attnfuzz.harness.verdict.failures import FAULTS, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import WRONG, Fingerprint
-from attnfuzz.reference.case import Case, Outputs
+from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.case import Outputs
 from attnfuzz.reference.case_file import possible
 from attnfuzz.reference.features.row import Feature
 from attnfuzz.reference.mistake import Mistake
@@ -62,13 +61,10 @@ SEEDS = 2
 SEEDS_SURELY = 9
 """Number of value seeds that must pass without a mark, if the case fails by a NaN and the cause by a number."""
 
-FEW_ROWS = 15
-"""Maximum number of rows of a minimized case that the cause's case is turned into part by part."""
-
 _MEMORY = CONTENTS | {FEATURES["table tail"], FEATURES["tombstones"], FEATURES["used workspace"]}
 """Features of memory that must not matter: whether reading such memory fails depends on its contents."""
 
-Allowed = Callable[[Case], bool]
+Allowed = Callable[[Any], bool]
 
 
 class Attribution(NamedTuple):
@@ -79,12 +75,12 @@ class Attribution(NamedTuple):
     """
 
     cause: KnownCause | None
-    case: Case
-    plain: Case | None = None
+    case: AnyCase
+    plain: AnyCase | None = None
 
 
 def explain(
-    pinned: Pinned[Case],
+    pinned: Pinned[Any],
     causes: Iterable[KnownCause],
     allowed: Allowed,
     *,
@@ -103,7 +99,7 @@ def explain(
     exception = "" if observation is None else observation.exception
     if (raising := next((each for each in causes if exception in each.exceptions), None)) is not None:
         return Attribution(raising, case)
-    known = likeliest(causes, case, pinned.fingerprint)
+    known = likeliest((each for each in causes if type(each.case) is type(case)), case, pinned.fingerprint)
     for cause in (way for each in known for way in each.seen_like(pinned.fingerprint)):
         if pinned.left <= 1 - share:
             break
@@ -122,7 +118,7 @@ def explain(
 
 
 def explained_as_it_is(
-    pinned: Pinned[Case],
+    pinned: Pinned[Any],
     causes: Iterable[KnownCause],
     allowed: Allowed,
     budget: ShrinkBudget,
@@ -142,8 +138,8 @@ class _Test:
         self,
         cause: KnownCause,
         marks: frozenset[Feature],
-        case: Case,
-        pinned: Pinned[Case],
+        case: AnyCase,
+        pinned: Pinned[Any],
         allowed: Allowed,
         others: Sequence[KnownCause],
         needed: Collection[Feature],
@@ -153,7 +149,7 @@ class _Test:
         self._cause = cause
         self._others = others
         self._marks = marks
-        self._case = case
+        self._case, self._family = case, family_of(case)
         self._pinned = pinned
         self._allowed = allowed
         self._kind, self._its_kinds = pinned.fingerprint.kind, {each.kind for each in cause.symptoms}
@@ -162,9 +158,9 @@ class _Test:
         self._same_mistake = same_mistake
         self._shown = seen_with(pinned.fingerprint)
         self.passes_without = True
-        self.plain: Case | None = None
+        self.plain: AnyCase | None = None
 
-    def failing_without(self) -> Case | None:
+    def failing_without(self) -> AnyCase | None:
         """Return a variant without one of the marks of the cause that still fails in the same way, or None.
 
         Sets `passes_without`: whether all variants were run and passed. Without a clue of the cause, a variant has to
@@ -178,7 +174,7 @@ class _Test:
             return variant
         return self._failing_without_counts() if self.passes_without else None
 
-    def _failing_variant(self, ablation: Ablation) -> Case | None:
+    def _failing_variant(self, ablation: Ablation[AnyCase]) -> AnyCase | None:
         """Return a variant without a mark that still fails in the same way, or None. See `failing_without`."""
         feature, judged = ablation.feature, False
         known = (*self._others, self._cause) if feature in self._shown else self._others
@@ -201,7 +197,7 @@ class _Test:
             )
         return None
 
-    def _failing_without_counts(self) -> Case | None:
+    def _failing_without_counts(self) -> AnyCase | None:
         """Return a variant without the multiple requests or queries that the cause needs, if it still fails alike.
 
         Two bugs of one feature fail alike in many cases. But one may be wrong only in later rows of a request, and the
@@ -212,7 +208,7 @@ class _Test:
         tried = (again for variant in variants for again in self._tried(variant))
         return next((again for again in tried if self._pinned.observation(again) is not None), None)
 
-    def _fails_unknown(self, case: Case, verdict: Verdict, known: Collection[KnownCause]) -> bool:
+    def _fails_unknown(self, case: AnyCase, verdict: Verdict, known: Collection[KnownCause]) -> bool:
         """Return whether the worst failure of a case that lacks a clue of the cause belongs to no `known` cause."""
         if not (self._marks & CLUES and verdict.failures):
             return False
@@ -266,16 +262,15 @@ class _Test:
         ours, its = self._pinned.fingerprint, self._cause.fingerprint
         if (ours.kind in FAULTS) == (its.kind in FAULTS) or not {ours.kind, its.kind} <= WRONG | FAULTS:
             return False
-        rows = sum(step.padded_tokens for step in self._case.steps)
-        if rows > FEW_ROWS or ours.backend != its.backend or self._needs_other_clues:
+        if ours.backend != its.backend or self._needs_other_clues:
             return False
-        between = [each for each in on_the_way(self._cause.case, self._case) if self._can_show(each)]
+        between = [each for each in self._family.between(self._cause.case, self._case) if self._can_show(each)]
         return bool(between) and all(map(self._strays, between))
 
-    def _can_show(self, case: Case) -> bool:
+    def _can_show(self, case: AnyCase) -> bool:
         return possible(case) and self._allowed(case) and self._marks <= features_in(case)
 
-    def _strays(self, case: Case) -> bool:
+    def _strays(self, case: AnyCase) -> bool:
         """Return whether a case has a fault, or a wrong number or NaN at the place of one of the two failures."""
         places = {self._pinned.fingerprint.place, self._cause.fingerprint.place}
         verdicts = filter(None, map(self._pinned.judged, self._tried(case)))
@@ -294,17 +289,17 @@ class _Test:
         ours, its = self._pinned.fingerprint, self._cause.fingerprint
         return bool(self._marks & TENSOR_FORMS) or (ours.kind, ours.place) == (its.kind, its.place)
 
-    def _misread(self, case: Case, to: Case, fingerprint: Fingerprint) -> bool:
+    def _misread(self, case: AnyCase, to: AnyCase, fingerprint: Fingerprint) -> bool:
         """Return whether a case fails where `to` does, and passes there with the arguments in their plain form."""
         if not self._marks & ARGUMENTS:
             return False
         anyhow = bool(self._marks & TENSOR_FORMS)
         return any(
             self._some_fails(iter((each,)), fingerprint, exactly=True, anyhow=anyhow) and not self._fails_plainly(each)
-            for each in moved(case, to, fingerprint)
+            for each in self._family.moved(case, to, fingerprint)
         )
 
-    def _fails_plainly(self, case: Case) -> bool:
+    def _fails_plainly(self, case: AnyCase) -> bool:
         """Return whether a case fails, or is refused, without a mark that is a form, an edge or an earlier use."""
         variants = (variant for each in self._without(case, self._marks & ARGUMENTS) for variant in each.variants)
         verdicts = map(self._pinned.judged, variants)
@@ -359,15 +354,17 @@ class _Test:
         ours, its = (self._case, self._pinned.fingerprint), (self._cause.case, self._cause.fingerprint)
         return self._errs_alike(its, ours) or self._errs_alike(ours, its)
 
-    def _errs_alike(self, own: tuple[Case, Fingerprint], other: tuple[Case, Fingerprint]) -> bool:
+    def _errs_alike(self, own: tuple[AnyCase, Fingerprint], other: tuple[AnyCase, Fingerprint]) -> bool:
         """Return whether a case has the same error where the other fails. Another bug would have another error."""
         (case, here), (to, there) = own, other
         error = self._failure(case, here)
         # The first two candidates have the inputs of `case`.
-        candidates = (each for each in islice(moved(case, to, there), 2) if possible(each) and self._allowed(each))
+        candidates = (
+            each for each in islice(self._family.moved(case, to, there), 2) if possible(each) and self._allowed(each)
+        )
         return error is not None and any(same_error(error, self._failure(each, there)) for each in candidates)
 
-    def _failure(self, case: Case, fingerprint: Fingerprint) -> Observation | None:
+    def _failure(self, case: AnyCase, fingerprint: Fingerprint) -> Observation | None:
         """Return the failure of a case that has this fingerprint, or None."""
         verdict = self._pinned.judged(case)
         return None if verdict is None else fingerprint.among(verdict.failures)
@@ -384,11 +381,7 @@ class _Test:
         features, so this counts as evidence only if the case fails as the cause does without them.
         """
         case, fingerprint = self._case, self._pinned.fingerprint
-        own = ("pages", "views", "workspace", "guard", "values", "outputs", "seed")
-        # A hole is a different matter: offsets above 2^31 are a feature that another mistake needs.
-        pages = replace(case.pages, hole=self._cause.case.pages.hole)
-        alike = {**{name: getattr(case, name) for name in own}, "pages": pages}
-        placed = (replace(each, **alike) for each in self._moved(self._cause.case, case, fingerprint))
+        placed = (self._family.on_memory_of(each, case) for each in self._moved(self._cause.case, case, fingerprint))
         return self._some_fails(placed, fingerprint, exactly=exactly)
 
     def _fails_there(self) -> bool:
@@ -410,7 +403,7 @@ class _Test:
             self.plain = plain
         return fails
 
-    def _plain(self, case: Case, kept: frozenset[Feature]) -> Case:
+    def _plain(self, case: AnyCase, kept: frozenset[Feature]) -> AnyCase:
         """Return the case without as many clues that are not `kept` as possible, while it still fails in the same way.
 
         For a stray access, or if that way of failing is visible in some cases only, any new failure is enough.
@@ -425,7 +418,7 @@ class _Test:
             case = next((again for again in tried if self._still_fails(again, exactly=exactly)), case)
         return case
 
-    def _still_fails(self, case: Case, *, exactly: bool) -> bool:
+    def _still_fails(self, case: AnyCase, *, exactly: bool) -> bool:
         if not self._shown and self._pinned.fingerprint.kind not in FAULTS:
             return self._pinned.observation(case) is not None if exactly else self._wrong_alike(case)
         # A failure that already occurred with this one may belong to the cause without being the reason for this one.
@@ -434,18 +427,18 @@ class _Test:
         failures = () if verdict is None else verdict.failures
         return self._wrong_alike(case) or any(Fingerprint.of(case.backend, each) not in beside for each in failures)
 
-    def _wrong_alike(self, case: Case) -> bool:
+    def _wrong_alike(self, case: AnyCase) -> bool:
         verdict = self._pinned.judged(case)
         return verdict is not None and self._pinned.fingerprint.wrong_among(verdict.failures) is not None
 
-    def _bare(self, case: Case, shown: frozenset[Feature]) -> Iterator[Case]:
+    def _bare(self, case: AnyCase, shown: frozenset[Feature]) -> Iterator[AnyCase]:
         """Yield the case, then variants without the features that make its failure visible."""
         yield case
         for feature, variants in self._without(case, shown):
             for variant in variants:
                 yield from self._bare(variant, shown - {feature})
 
-    def _fails_like_the_cause(self, case: Case) -> bool:
+    def _fails_like_the_cause(self, case: AnyCase) -> bool:
         """Return whether a case fails with a symptom of the cause, or as the cause's case does in its place."""
         cause = self._cause
         verdict = self._pinned.judged(case)
@@ -453,27 +446,29 @@ class _Test:
             fingerprint = Fingerprint.of(case.backend, failure)
             if cause.shows_as(fingerprint):
                 return True
-            if not seen_with(fingerprint) and self._some_fails(moved(cause.case, case, fingerprint), fingerprint):
+            if not seen_with(fingerprint) and self._some_fails(
+                self._family.moved(cause.case, case, fingerprint), fingerprint
+            ):
                 return True
         return self._some_fails(self._moved(case, cause.case, cause.fingerprint), cause.fingerprint)
 
-    def _moved(self, case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
+    def _moved(self, case: AnyCase, to: AnyCase, fingerprint: Fingerprint) -> Iterator[AnyCase]:
         """Yield the cases of `moved`. Without a mark, yield only those that show the failure as well as `to` does."""
         seen = seen_with(fingerprint)
         alike = features_in(to) & seen
-        for each in moved(case, to, fingerprint):
+        for each in self._family.moved(case, to, fingerprint):
             if self._marks or features_in(each) & seen == alike:
                 yield each
 
-    def _without(self, case: Case, features: Collection[Feature]) -> Iterator[Ablation]:
+    def _without(self, case: AnyCase, features: Collection[Feature]) -> Iterator[Ablation[AnyCase]]:
         return ablations(case, allowed=self._allowed, among=features)
 
-    def _tried(self, case: Case) -> Iterator[Case]:
+    def _tried(self, case: AnyCase) -> Iterator[AnyCase]:
         """Return the case with a few value seeds, or with more if the failure is flaky."""
         return reseeded(case, max(SEEDS, self._pinned.fresh_seeds))
 
     def _some_fails(
-        self, cases: Iterator[Case], fingerprint: Fingerprint, *, exactly: bool = False, anyhow: bool = False
+        self, cases: Iterator[AnyCase], fingerprint: Fingerprint, *, exactly: bool = False, anyhow: bool = False
     ) -> bool:
         """Return whether one of the possible cases fails like this, or `anyhow`, with some value seed."""
         for case in cases:

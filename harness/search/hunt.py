@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
@@ -42,8 +43,8 @@ from attnfuzz.harness.search.variants import failing_alone, steadier, unaccepted
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.past import past_failures
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.features.row import Feature
 
@@ -74,7 +75,7 @@ class Hunt:
         capability: Capability | None = None,
         elsewhere: Callable[[str], Capability | None] = lambda _: None,
         novelty: Novelty | None = None,
-        explained: Callable[[Case, Verdict], Verdict] = lambda _, verdict: verdict,
+        explained: Callable[[Any, Verdict], Verdict] = lambda _, verdict: verdict,
         ledger: Sequence[Entry] = (),
     ) -> None:
         self._ledger = [each for each in ledger if each.is_about(task.backend)]
@@ -94,13 +95,13 @@ class Hunt:
         self._gaps: set[Fingerprint] = set()
         self._started = time.monotonic()
         self._handed_at = self._started if task.handed_at is None else task.handed_at
-        self._pinned: Pinned[Case] | None = None
-        self._history: tuple[Case, ...] = ()
-        self._aside: dict[Fingerprint, tuple[Case, Verdict, tuple[Case, ...]]] = {}
+        self._pinned: Pinned[Any] | None = None
+        self._history: tuple[AnyCase, ...] = ()
+        self._aside: dict[Fingerprint, tuple[AnyCase, Verdict, tuple[AnyCase, ...]]] = {}
         self._unsupported: Counter[str] = Counter()
         self._replayed = 0
 
-    def run(self, strategy: SearchStrategy[Case]) -> SliceDone:
+    def run(self, strategy: SearchStrategy[AnyCase]) -> SliceDone:
         """Search the cases of `strategy`, or do the slice's other task. Raises the runner's errors."""
         if self._task.comparison is not None:
             self._compare(self._task.comparison)
@@ -164,24 +165,24 @@ class Hunt:
             self._settle(self._pin(cause.fingerprint, cause.case, verdict))
             self._runner.shrinking = False
 
-    def _draw(self, strategy: SearchStrategy[Case]) -> None:
+    def _draw(self, strategy: SearchStrategy[AnyCase]) -> None:
         with contextlib.suppress(_SearchEnds):
             run_examples(strategy, self._search, examples=self._task.examples, seed_of=self._task.seed)
         if self._pinned is not None:
             self._settle(self._pinned)
 
-    def _search(self, case: Case) -> None:
+    def _search(self, case: AnyCase) -> None:
         """Judge a drawn case, and pin a new failure, which ends the search."""
         if self._time_is_up():
             raise _SearchEnds
         known = in_all_modes(self._passed_over, case, self._ledger)
-        verdict = self._runner.search(replace(case, past=past_failures(known, case.backend)))
+        verdict = self._runner.search(case.having(past=past_failures(known, case.backend)))
         self._note(case, verdict)
         self._pinned = self._behind(case, verdict, self._runner.history if verdict.failures or verdict.passed else ())
         if self._pinned is not None:
             raise _SearchEnds
 
-    def _note(self, case: Case, verdict: Verdict) -> None:
+    def _note(self, case: AnyCase, verdict: Verdict) -> None:
         """Report a case's gaps, rejection and novelty."""
         if verdict.unsupported is not None:
             self._unsupported[verdict.unsupported] += 1
@@ -192,27 +193,27 @@ class Hunt:
         if news is not None:
             self._tell(news)
 
-    def _behind(self, case: Case, verdict: Verdict, history: tuple[Case, ...]) -> Pinned[Case] | None:
+    def _behind(self, case: AnyCase, verdict: Verdict, history: tuple[AnyCase, ...]) -> Pinned[Any] | None:
         """Return `_suspect`, but prefer a failure that occurs after known ones that the case ignored."""
         if not verdict.passed:
             return self._suspect(case, verdict, history)
         known = Verdict(observations=verdict.passed)
         fingerprints = [Fingerprint.of(case.backend, each) for each in verdict.passed]
         explained = [each for each in fingerprints if each in self._beside or self._explaining(each, case) != []]
-        going_on = replace(case, past=past_failures(explained, case.backend))
+        going_on = case.having(past=past_failures(explained, case.backend))
         if len(explained) < len(fingerprints):
             # This run ends with a failure that has a known fingerprint, but another cause.
             verdict = self._runner.verdict(going_on)
         return self._suspect(going_on, verdict, history) or self._suspect(case, known, history)
 
-    def _suspect(self, case: Case, verdict: Verdict, history: tuple[Case, ...]) -> Pinned[Case] | None:
+    def _suspect(self, case: AnyCase, verdict: Verdict, history: tuple[AnyCase, ...]) -> Pinned[Any] | None:
         """Return `_pin_new` for the case, or for its related run as a separate case if that run fails alone."""
         case, verdict = failing_alone(case, verdict, self._allowed, self._runner.verdict) or (case, verdict)
         return self._pin_new(case, verdict, history)
 
     def _pin_new(
-        self, case: Case, verdict: Verdict, history: tuple[Case, ...], *, awaited: Sequence[Observation] = ()
-    ) -> Pinned[Case] | None:
+        self, case: AnyCase, verdict: Verdict, history: tuple[AnyCase, ...], *, awaited: Sequence[Observation] = ()
+    ) -> Pinned[Any] | None:
         """Return the failure of `case` to shrink: its worst new one, if it comes back in a fresh worker, else None.
 
         A failure that does not come back runs again under other conditions, also after the cases of `history`.
@@ -227,11 +228,11 @@ class Hunt:
         self._passed_over.add(Fingerprint.of(case.backend, new))
         return self._confirmed(new, case, verdict)
 
-    def _is_held(self, case: Case, verdict: Verdict) -> bool:
+    def _is_held(self, case: AnyCase, verdict: Verdict) -> bool:
         """Return whether another job is settling a failure of the case, whose others may have the same cause."""
         return not self._held.isdisjoint(Fingerprint.of(case.backend, failure) for failure in verdict.failures)
 
-    def _new_failure(self, case: Case, verdict: Verdict, awaited: Sequence[Observation]) -> Observation | None:
+    def _new_failure(self, case: AnyCase, verdict: Verdict, awaited: Sequence[Observation]) -> Observation | None:
         """Return the worst unknown failure. If it occurs together with a known one, it must have another cause."""
         worst = Fingerprint.of(case.backend, verdict.failures[0])
         causes = self._causes.showing_as(worst)
@@ -244,7 +245,7 @@ class Hunt:
                 return failure
         return None
 
-    def _beneath(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case] | None:
+    def _beneath(self, fingerprint: Fingerprint, case: AnyCase, verdict: Verdict) -> Pinned[Any] | None:
         """Return a failure hidden behind a known one: no known cause can show in the case, or it fails without them."""
         present = self._explaining(fingerprint, case)
         if present is None or fingerprint in self._beside:
@@ -258,15 +259,15 @@ class Hunt:
         variant = without(case, present, self._allowed, turn=self._laid_bare)
         return None if variant is None else self._suspect(variant, self._runner.verdict(variant), self._runner.history)
 
-    def _explaining(self, fingerprint: Fingerprint, case: Case) -> Sequence[KnownCause] | None:
+    def _explaining(self, fingerprint: Fingerprint, case: AnyCase) -> Sequence[KnownCause] | None:
         return explaining(self._causes.showing_as(fingerprint), case, fingerprint, self._accepts)
 
-    def _accepts(self, fingerprint: Fingerprint, case: Case) -> bool:
+    def _accepts(self, fingerprint: Fingerprint, case: AnyCase) -> bool:
         return reason_of(self._ledger, fingerprint, case) is not None
 
     def _confirmed(
-        self, failure: Observation, case: Case, verdict: Verdict, *, beside: bool = False
-    ) -> Pinned[Case] | None:
+        self, failure: Observation, case: AnyCase, verdict: Verdict, *, beside: bool = False
+    ) -> Pinned[Any] | None:
         """Return a failure of `case` if it comes back in a fresh worker, else None."""
         fingerprint = Fingerprint.of(case.backend, failure)
         self._tell(Suspect(fingerprint=fingerprint, case=case, observation=failure, beside=beside))
@@ -279,7 +280,7 @@ class Hunt:
             return None
         return self._pin(fingerprint, case, verdict)
 
-    def _pin(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case]:
+    def _pin(self, fingerprint: Fingerprint, case: AnyCase, verdict: Verdict) -> Pinned[Any]:
         return Pinned(
             fingerprint,
             case,
@@ -291,7 +292,7 @@ class Hunt:
         )
 
     def _pursuit(
-        self, case: Case, observation: Observation, budget: ShrinkBudget, *, came_back: bool = False
+        self, case: AnyCase, observation: Observation, budget: ShrinkBudget, *, came_back: bool = False
     ) -> Pursuit:
         late = self._capability is not None and self._capability.device is Device.CUDA
         return Pursuit(
@@ -304,7 +305,7 @@ class Hunt:
             came_back=came_back,
         )
 
-    def _tell_pursued(self, fingerprint: Fingerprint, first: Case, pursued: Pursued) -> None:
+    def _tell_pursued(self, fingerprint: Fingerprint, first: AnyCase, pursued: Pursued) -> None:
         if not pursued.is_finding:
             self._tell(Lost(fingerprint=fingerprint, tried=pursued.recurrence))
             return
@@ -334,7 +335,7 @@ class Hunt:
         showing = Showing(case=pursued.case, fingerprint=fingerprint, needs=needs)
         return self._causes.add(showing, name=finding_name(pursued.case, pursued.observation), cause=cause)
 
-    def _settle(self, pinned: Pinned[Case]) -> None:
+    def _settle(self, pinned: Pinned[Any]) -> None:
         """Shrink a failure, whose first case came back, and send the smallest case that comes back."""
         pinned, cause = self._explained(self._steadier(self._unaccepted(pinned)))
         small, clues = smallest(
@@ -366,7 +367,7 @@ class Hunt:
         own = self._task.minimized
         return any(own is None or each.name != own.name for each in self._causes.showing_as(fingerprint))
 
-    def _unaccepted(self, pinned: Pinned[Case]) -> Pinned[Case]:
+    def _unaccepted(self, pinned: Pinned[Any]) -> Pinned[Any]:
         """Return the failure in a case in which the ledger does not accept it, if it occurs in one."""
         fingerprint = pinned.fingerprint
         if pinned.spent or not self._accepts(fingerprint, pinned.first):
@@ -374,13 +375,13 @@ class Hunt:
         case = unaccepted(pinned, self._allowed, lambda each: self._accepts(fingerprint, each))
         return pinned if case is None else self._pinned_at(pinned, case) or pinned
 
-    def _steadier(self, pinned: Pinned[Case]) -> Pinned[Case]:
+    def _steadier(self, pinned: Pinned[Any]) -> Pinned[Any]:
         """Return the failure with values that show it more often, if it is a wrong number and such values exist."""
         if pinned.fingerprint.kind not in STATISTICAL or pinned.spent:
             return pinned
         return self._pinned_at(pinned, steadier(pinned, self._allowed)) or pinned
 
-    def _pinned_at(self, pinned: Pinned[Case], case: Case) -> Pinned[Case] | None:
+    def _pinned_at(self, pinned: Pinned[Any], case: AnyCase) -> Pinned[Any] | None:
         """Return the failure with another case that fails alike, or None if it does not come back there."""
         if case == pinned.first:
             return pinned
@@ -388,7 +389,7 @@ class Hunt:
         back = observation is not None and comes_back(self._runner, case, observation)
         return self._pin(pinned.fingerprint, case, pinned.verdict(case)) if back else None
 
-    def _explained(self, pinned: Pinned[Case]) -> tuple[Pinned[Case], KnownCause | None]:
+    def _explained(self, pinned: Pinned[Any]) -> tuple[Pinned[Any], KnownCause | None]:
         """Return the failure to shrink, and the known cause that explains it, which lowers its budget."""
         if pinned.spent:
             cause = explained_as_it_is(pinned, self._causes, self._allowed, self._within(ATTRIBUTION))
@@ -407,18 +408,18 @@ class Hunt:
             pinned.limit(replace(SYMPTOM, seconds=seconds))
         return pinned, explained.cause
 
-    def _when_small(self, pinned: Pinned[Case], case: Case, clues: frozenset[Feature]) -> KnownCause | None:
+    def _when_small(self, pinned: Pinned[Any], case: AnyCase, clues: frozenset[Feature]) -> KnownCause | None:
         """Return the known cause of a failure's smallest case, if any. A larger case may fail in several ways."""
         small = self._pin(pinned.fingerprint, case, pinned.verdict(case))
         return explained_as_it_is(small, self._causes, self._allowed, self._within(ATTRIBUTION), needed=clues)
 
-    def _allowed(self, case: Case) -> bool:
+    def _allowed(self, case: AnyCase) -> bool:
         own = case.backend == self._task.backend
         capability = self._capability if own else self._elsewhere(case.backend)
         return capability is None or capability.why_not(case) is None
 
     def _tell_caught(
-        self, pinned: Pinned[Case], case: Case, clues: frozenset[Feature], cause: KnownCause | None
+        self, pinned: Pinned[Any], case: AnyCase, clues: frozenset[Feature], cause: KnownCause | None
     ) -> None:
         observation = pinned.observation(case)
         assert observation is not None
@@ -470,13 +471,13 @@ class Hunt:
         if pinned := self._suspect(*self._aside.pop(fingerprint)):
             self._settle(pinned)
 
-    def _set_aside(self, case: Case, verdict: Verdict) -> None:
+    def _set_aside(self, case: AnyCase, verdict: Verdict) -> None:
         if verdict.failures and not self._task.first_only and not self._is_held(case, verdict):
             fingerprint = Fingerprint.of(case.backend, verdict.failures[0])
             if fingerprint not in self._passed_over:
                 self._aside.setdefault(fingerprint, (case, verdict, self._runner.history))
 
-    def _tell_gap(self, case: Case, observation: Observation) -> None:
+    def _tell_gap(self, case: AnyCase, observation: Observation) -> None:
         fingerprint = Fingerprint.of(case.backend, observation)
         if fingerprint not in self._gaps:
             self._gaps.add(fingerprint)

@@ -6,14 +6,15 @@ from collections.abc import Callable
 from typing import Self
 
 from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, HandedOver, JobSetup, Slice, SliceDone, Tally
 from attnfuzz.harness.search.novelty import Novelty
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.device import Device
-from attnfuzz.strategies.coverage import pair_bits, pairs_in
+from attnfuzz.strategies.coverage import pairs_in
 
 SECONDS_FOR_SCRIPT = 10.0
 """Minimum time that a slice must have for the script of a failure. Otherwise the main process asks for it later."""
@@ -32,7 +33,7 @@ class Hunter:
         self._setup = setup
         self._tell = tell
         self._hand_over = hand_over
-        self._novelty = Novelty(pair_bits, pairs_in)
+        self._novelty = Novelty(lambda case: family_of(case).pair_bits(case), pairs_in)
         self._ran_last = setup.backends[0]
         self._runner = Runner(
             setup.backends,
@@ -52,7 +53,7 @@ class Hunter:
         self._runner.close()
 
     @property
-    def last_on_gpu(self) -> Case | None:
+    def last_on_gpu(self) -> AnyCase | None:
         """The case that ran last, if it ran on a GPU."""
         return self._runner.last_on_gpu
 

@@ -7,10 +7,10 @@ import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import as_file_name
-from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, FEATURES, SHAPE, features_in
+from attnfuzz.harness.reduce.ablation import CONTENTS, FEATURES, SHAPE, clues_in, feature_named, features_in
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.fingerprint import WRONG, Fingerprint, fine
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.features.row import Feature
 from attnfuzz.reference.mistake import Mistake
 
@@ -27,7 +27,7 @@ class Showing(msgspec.Struct, frozen=True, kw_only=True):
     If it is not `ablated`, some of its needs are unknown.
     """
 
-    case: Case
+    case: AnyCase
     fingerprint: Fingerprint
     needs: tuple[str, ...] = ()
     ablated: bool = True
@@ -44,7 +44,7 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    case: Case
+    case: AnyCase
     fingerprint: Fingerprint
     needs: tuple[str, ...] = ()
     ablated: bool = True
@@ -89,7 +89,7 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
             exceptions=self.exceptions.union(filter(None, (showing.exception,))),
         )
 
-    def may_show_in(self, case: Case) -> bool:
+    def may_show_in(self, case: AnyCase) -> bool:
         """Return whether a case has the clues that one of its findings needs."""
         own = features_in(case)
         return any(clues_among(needs) <= own for needs in (self.needs, *self.shown_with))
@@ -102,9 +102,9 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def hints(self) -> frozenset[Feature]:
         """Its clues, or all clues of its case if it was not ablated."""
-        return self.clues if self.ablated else features_in(self.case) & CLUES
+        return self.clues if self.ablated else clues_in(self.case)
 
-    def marks_in(self, case: Case) -> frozenset[Feature] | None:
+    def marks_in(self, case: AnyCase) -> frozenset[Feature] | None:
         """Return the features that mark its failures, as far as `case` has them, or None if it can't fail there.
 
         They are its hints, or if it has none, the shape that it needs. A case may lack clues without which the kind of
@@ -221,10 +221,10 @@ def seen_with(fingerprint: Fingerprint) -> frozenset[Feature]:
 
 def clues_among(needs: Collection[str]) -> frozenset[Feature]:
     """Return the features with these names, except circumstances and names of other releases."""
-    return frozenset(FEATURES[name] for name in needs if name in FEATURES and FEATURES[name].clue)
+    return frozenset(each for each in map(feature_named, needs) if each is not None and each.clue)
 
 
-def finding_name(case: Case, observation: Observation, *, apart: Collection[str] | None = None) -> str:
+def finding_name(case: AnyCase, observation: Observation, *, apart: Collection[str] | None = None) -> str:
     """Return the name of a finding's folder, shared by all findings with the same fine fingerprint.
 
     If other findings have its fingerprint, it gets a separate name, made of the features `apart` that it needs and its

@@ -6,7 +6,7 @@ from attnfuzz.harness.reduce.ablation import ARGUMENTS, CONTENTS, FEATURES, feat
 from attnfuzz.harness.search.known import KnownCause, Showing, seen_with
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.features.row import Feature
 
 MOST_CAUSES = 12
@@ -25,7 +25,7 @@ _ROWS_WITHOUT_KEYS = ("empty rows", "padded rows")
 """Places of failures in rows that see no keys."""
 
 
-def likeliest(causes: Iterable[KnownCause], case: Case, fingerprint: Fingerprint) -> list[KnownCause]:
+def likeliest(causes: Iterable[KnownCause], case: AnyCase, fingerprint: Fingerprint) -> list[KnownCause]:
     """Return the causes that are possible in this case, those in its backend and kernel first, then in one of these.
 
     Last come causes with the same form, edge or earlier use of an argument in other kernels.
@@ -44,7 +44,7 @@ def likeliest(causes: Iterable[KnownCause], case: Case, fingerprint: Fingerprint
 
 
 def marks_of(
-    cause: KnownCause, case: Case, fingerprint: Fingerprint, needed: Collection[Feature]
+    cause: KnownCause, case: AnyCase, fingerprint: Fingerprint, needed: Collection[Feature]
 ) -> frozenset[Feature] | None:
     """Return the features that mark a cause in a case with this fingerprint, or None if it can't explain the failure.
 

@@ -14,7 +14,8 @@ from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.harness.verdict.tiers import ALPHA, Tier
-from attnfuzz.reference.case import Case, Guard
+from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.case import Guard
 from attnfuzz.strategies.coverage import Pair
 from attnfuzz.strategies.lean import Lean
 
@@ -71,11 +72,11 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     `history`.
     """
 
-    case: Case
+    case: AnyCase
     finding: str | None = None
     failed: tuple[Observation, ...] = ()
     recurrence: Recurrence | None = None
-    history: tuple[Case, ...] = ()
+    history: tuple[AnyCase, ...] = ()
 
 
 class CausePair(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +161,7 @@ class Interesting(Message, frozen=True, kw_only=True, tag=True):
     `pairs` of features are new to the job; `margins` of tiers exceed all earlier ones by at least a tenth.
     """
 
-    case: Case
+    case: AnyCase
     pairs: tuple[Pair, ...] = ()
     margins: dict[str, float] = {}
 
@@ -186,7 +187,7 @@ class Suspect(Message, frozen=True, kw_only=True, tag=True):
     """
 
     fingerprint: Fingerprint
-    case: Case
+    case: AnyCase
     observation: Observation
     left_over: bool = False
     beside: bool = False
@@ -201,8 +202,8 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
     """
 
     fingerprint: Fingerprint
-    first: Case
-    case: Case
+    first: AnyCase
+    case: AnyCase
     observation: Observation
     verdict: Verdict
     needs: tuple[str, ...] = ()
@@ -210,7 +211,7 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
     cause: str = ""
     beside: bool = False
     recurrence: Recurrence | None = None
-    history: tuple[Case, ...] = ()
+    history: tuple[AnyCase, ...] = ()
 
 
 class HandedOver(Message, frozen=True, kw_only=True, tag=True):
@@ -244,7 +245,7 @@ class Gap(Message, frozen=True, kw_only=True, tag=True):
     """A failure only of the strict contract."""
 
     fingerprint: Fingerprint
-    case: Case
+    case: AnyCase
     observation: Observation
 
 
@@ -266,7 +267,7 @@ class DriverAwaited(Message, frozen=True, kw_only=True, tag=True):
     """The job has waited `seconds` for the GPU's driver, which may not answer any more. `last` is as in Unable."""
 
     seconds: Seconds
-    last: Case | None = None
+    last: AnyCase | None = None
 
 
 class Unable(Message, frozen=True, kw_only=True, tag=True):
@@ -276,7 +277,7 @@ class Unable(Message, frozen=True, kw_only=True, tag=True):
     """
 
     text: str
-    last: Case | None = None
+    last: AnyCase | None = None
 
 
 AnyMessage = (

@@ -11,7 +11,7 @@ an object, they also have to fail alike.
 
 from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.reduce import identity
@@ -30,6 +30,7 @@ from attnfuzz.harness.search.known import KnownCause, Showing
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import WRONG
 from attnfuzz.kernels.interface.backend import package_of
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.arguments import (
     FLOATS_OF_ANOTHER_WIDTH,
     INPUTS_NOT_DENSE,
@@ -37,7 +38,6 @@ from attnfuzz.reference.arguments import (
     OUTPUTS_NOT_DENSE,
     ArgumentForm,
 )
-from attnfuzz.reference.case import Case
 from attnfuzz.reference.features.row import Feature
 from attnfuzz.reference.user_error import UserError
 
@@ -53,8 +53,8 @@ _GROUPS: Final[tuple[Collection[str], ...]] = (
 MISREADINGS: Final = tuple(frozenset(FEATURES[str(name)] for name in group) for group in _GROUPS)
 """Forms and edges of arguments, grouped by the mistake of a library that misreads them; others are single."""
 
-Allowed = Callable[[Case], bool]
-Run = Callable[[Case], Verdict]
+Allowed = Callable[[Any], bool]
+Run = Callable[[Any], Verdict]
 
 
 def may_be_one_misreading(one: KnownCause | Showing, other: KnownCause | Showing) -> bool:
@@ -113,14 +113,14 @@ class _Misreadings:
                 return True
         return False
 
-    def _shown(self, case: Case, misreading: frozenset[Feature]) -> frozenset[tuple[str, str]]:
+    def _shown(self, case: AnyCase, misreading: frozenset[Feature]) -> frozenset[tuple[str, str]]:
         """Return the kinds and places of failures with only this misreading; empty if it does not explain them."""
         alone = self._alone(case, misreading)
         if alone is None or not self._passes_plainly(alone, misreading):
             return frozenset()
         return frozenset(_kind_and_place(each) for each in self._failures(alone))
 
-    def _alone(self, case: Case, misreading: frozenset[Feature]) -> Case | None:
+    def _alone(self, case: AnyCase, misreading: frozenset[Feature]) -> AnyCase | None:
         """Return the case without the other clues, or None if it needs one of them.
 
         Clues that the misread argument requires do not count as other clues: a mask with gaps requires a mask. Neither
@@ -128,7 +128,7 @@ class _Misreadings:
         """
         others, own = CLUES - CONTENTS - misreading, features_in(case) & misreading
 
-        def allowed(variant: Case) -> bool:
+        def allowed(variant: AnyCase) -> bool:
             return self._allowed(variant) and features_in(variant) & misreading == own
 
         # Repeat, because some clues can be removed only after others.
@@ -136,18 +136,18 @@ class _Misreadings:
             case = plainest(case, lambda each: bool(self._failures(each)), allowed=allowed, among=others)
         return None if any(ablations(case, allowed=allowed, among=others)) else case
 
-    def _passes_plainly(self, case: Case, misreading: frozenset[Feature]) -> bool:
+    def _passes_plainly(self, case: AnyCase, misreading: frozenset[Feature]) -> bool:
         plain = leave_out(case, misreading, self._allowed)
         if features_in(plain) & misreading:
             return False
         verdicts = [self._verdict(each) for each in reseeded(plain)]
         return not any(each.failures or each.unsupported is not None for each in verdicts)
 
-    def _failures(self, case: Case) -> tuple[Observation, ...]:
+    def _failures(self, case: AnyCase) -> tuple[Observation, ...]:
         """Return the failures of a case with the first seed that shows any."""
         return next((found for each in reseeded(case) if (found := self._verdict(each).failures)), ())
 
-    def _verdict(self, case: Case) -> Verdict:
+    def _verdict(self, case: AnyCase) -> Verdict:
         key = identity(case)
         if key not in self._verdicts:
             self._verdicts[key] = self._run(case)

@@ -1,12 +1,13 @@
 """Moving a failing case to where another case fails, since its cause may be visible there as well."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.transfers import captured, exchanged, in_mode, with_few_keys
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case, Launch, Mode, TableTail
+from attnfuzz.reference.case import Case, Launch, Mode, Outputs, TableTail, Unused
 from attnfuzz.reference.edits.cuts import map_requests
 from attnfuzz.reference.related import related
 from attnfuzz.reference.relation import Relation
@@ -38,6 +39,26 @@ def moved(case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
     if case.backend != to.backend:
         features = {"window_left": own.window_left, "sinks": own.sinks, "soft_cap": own.soft_cap}
         yield replace(there, geometry=replace(to.geometry, **features))
+
+
+def on_memory_of(case: Case, other: Case) -> Case:
+    """Return a case with the tables, views, workspace and contents of memory that `other` has.
+
+    A hole is a different matter: offsets above 2^31 are a feature that another mistake needs.
+    """
+    own = ("views", "workspace", "guard", "values", "outputs", "seed")
+    pages = replace(other.pages, hole=case.pages.hole)
+    return replace(case, pages=pages, **{name: getattr(other, name) for name in own})
+
+
+def on_other_memory(case: Case) -> Case:
+    """Return the case with NaN instead of numbers in unused memory and outputs, and with numbers instead of NaN."""
+    pages = replace(case.pages, behind=_OTHER[case.pages.behind], free=_OTHER[case.pages.free])
+    outputs = Outputs.POISONED if case.outputs is Outputs.STALE else Outputs.STALE
+    return replace(case, pages=pages, outputs=outputs)
+
+
+_OTHER: Final = {Unused.NAN: Unused.NUMBERS, Unused.NUMBERS: Unused.NAN}
 
 
 def on_the_way(case: Case, to: Case) -> Iterator[Case]:

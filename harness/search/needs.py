@@ -1,36 +1,37 @@
 """Finding the features that a failure needs, within the budget for shrinking it."""
 
 from collections.abc import Callable, Collection
-
-from msgspec.structs import replace
+from typing import Any, TypeVar
 
 from attnfuzz.harness.reduce import SameCause
-from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, UNUSUAL, features_in, needed
+from attnfuzz.harness.reduce.ablation import FEATURES, clues_in, features_in, needed, unusual_in
 from attnfuzz.harness.reduce.plainest import plainest
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike
 from attnfuzz.harness.sandbox.pursuit import Pursued
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import DEATHS, Kind, Verdict
-from attnfuzz.reference.case import Case, Pace
-from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.case import Pace
 from attnfuzz.reference.features.row import Feature
+
+C = TypeVar("C", bound=AnyCase)
 
 PROMPT_RUNS = 60
 """Maximum number of runs on a prompt device before a flaky failure counts as needing a late one."""
 
 
-def hangs_late(pinned: Pinned[Case]) -> bool:
+def hangs_late(pinned: Pinned[Any]) -> bool:
     """Return whether a case hangs only on a late device: a kernel may loop over a plan that the host overwrote."""
     late = {FEATURES["late device"]}
     hangs = pinned.fingerprint.kind is Kind.HANG
     return hangs and bool(needed(pinned.first, pinned.fails, among=late, refused=pinned.refused)) and not pinned.spent
 
 
-def needs_late(pursued: Pursued, run: Callable[[Case], Verdict]) -> tuple[str, ...]:
+def needs_late(pursued: Pursued, run: Callable[[Any], Verdict]) -> tuple[str, ...]:
     """Return the feature "late device" if a flaky failure does not occur on a prompt device."""
-    if pursued.case.pace is Pace.PROMPT or pursued.recurrence.seen_once:
+    if not pursued.case.late or pursued.recurrence.seen_once:
         return ()
-    prompt = replace(pursued.case, pace=Pace.PROMPT)
+    prompt = pursued.case.having(pace=Pace.PROMPT)
     for _ in range(min(pursued.recurrence.runs_to_show, PROMPT_RUNS)):
         if any(alike(seen, pursued.observation) for seen in run(prompt).observations):
             return ()
@@ -38,12 +39,12 @@ def needs_late(pursued: Pursued, run: Callable[[Case], Verdict]) -> tuple[str, .
 
 
 def cause_of(
-    case: Case,
-    pinned: Pinned[Case] | Pinned[AnyCase],
-    allowed: Callable[[Case], bool],
+    case: C,
+    pinned: Pinned[C],
+    allowed: Callable[[C], bool],
     *,
     marks: frozenset[Feature] | None = None,
-) -> SameCause:
+) -> SameCause[C]:
     """Return the features that the failure of `case` needs, for cutting the case down without losing them.
 
     They are found by ablation, unless the `marks` of a known cause are given. If each failing run costs a worker, the
@@ -53,14 +54,14 @@ def cause_of(
     if marks:
         return SameCause(case, marks, pinned.fails, allowed, by_chance)
     if pinned.fingerprint.kind in DEATHS:
-        case = plainest(case, pinned.fails, allowed=allowed, among=UNUSUAL)
+        case = plainest(case, pinned.fails, allowed=allowed, among=unusual_in(case))
     runs = pinned.runs_to_pass(case)
-    features = needed(case, pinned.may_fail, allowed=allowed, among=CLUES, runs=runs, refused=pinned.refused)
+    features = needed(case, pinned.may_fail, allowed=allowed, among=clues_in(case), runs=runs, refused=pinned.refused)
     return SameCause(case, features, pinned.fails, allowed, by_chance)
 
 
 def needs_of(
-    pinned: Pinned[Case], case: Case, allowed: Callable[[Case], bool], *, clues: Collection[Feature] = ()
+    pinned: Pinned[Any], case: AnyCase, allowed: Callable[[Any], bool], *, clues: Collection[Feature] = ()
 ) -> tuple[str, ...]:
     """Return the names of the features that the failure of `case` needs, as far as the budget allows.
 

@@ -1,12 +1,12 @@
 """The novelty of a case: newly reached pairs of features, and record margins."""
 
 from collections.abc import Callable
+from typing import Any
 
-from msgspec.structs import replace
-
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.search.messages import Interesting
 from attnfuzz.harness.verdict.failures import Kind, Verdict
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.strategies.coverage import Pair
 
 RECORD = 1.1
@@ -24,22 +24,23 @@ class Novelty:
     `pair_bits` returns the pairs of features of a case as bits, `pairs_in` the pairs in such a set, sorted.
     """
 
-    def __init__(self, pair_bits: Callable[[Case], int], pairs_in: Callable[[int], tuple[Pair, ...]]) -> None:
+    def __init__(self, pair_bits: Callable[[Any], int], pairs_in: Callable[[int], tuple[Pair, ...]]) -> None:
         self._pair_bits = pair_bits
         self._pairs_in = pairs_in
         self._reached: dict[str, int] = {}
         self._records: dict[str, dict[str, float]] = {}
 
-    def of(self, case: Case, verdict: Verdict) -> Interesting | None:
+    def of(self, case: AnyCase, verdict: Verdict) -> Interesting | None:
         """Return the novelty of a judged case, or None if there is none or its backend rejected it.
 
         Steps from the first one in which no kernel ran reach nothing.
         """
         if verdict.unsupported is not None:
             return None
-        steps = case.steps[: _ran(verdict)]
         reached = self._reached.get(case.backend, 0)
-        new = self._pair_bits(replace(case, steps=steps)) & ~reached if steps else 0
+        ran = _ran(verdict)
+        shown = case if ran is None else family_of(case).first_steps(case, ran)
+        new = self._pair_bits(shown) & ~reached if shown.modes else 0
         self._reached[case.backend] = reached | new
         # A failing case's margins belong to its finding, and would hide how close other cases come.
         margins = {} if verdict.failures else self._new_records(case.backend, verdict)

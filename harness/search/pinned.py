@@ -2,19 +2,17 @@
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from msgspec.structs import replace
-
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.reduce import identity
-from attnfuzz.harness.reduce.ablation import CONTENTS, FRESH_SEEDS, features_in
+from attnfuzz.harness.reduce.ablation import FRESH_SEEDS, features_in
 from attnfuzz.harness.sandbox.confirm import STATISTICAL
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.verdict.failures import DEATHS, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.features.row import Feature
 
 C = TypeVar("C", bound=AnyCase)
@@ -97,8 +95,11 @@ class Pinned(Generic[C]):
         runs = math.log(_BY_CHANCE) / math.log(passing)
         least = (_SEEDS_NEAR if self._near(case) else FRESH_SEEDS) + 1
 
+        def rows(one: C) -> int:
+            return max(1, family_of(one).rows(one))
+
         def of(variant: C) -> int:
-            enough = math.ceil(runs * max(1.0, _rows(case) / _rows(variant)))
+            enough = math.ceil(runs * max(1.0, rows(case) / rows(variant)))
             return 0 if enough > _MOST_RUNS else max(enough, least)
 
         return of
@@ -123,9 +124,9 @@ class Pinned(Generic[C]):
         if self.fails(case):
             return True
         verdict = self.judged(case)
-        if verdict is None or not isinstance(case, Case):
+        if verdict is None:
             return False
-        last = len(case.steps) - 1
+        last = len(case.modes) - 1
         return any(not each.related and 0 <= each.step < last for each in verdict.failures)
 
     def observation(self, case: C) -> Observation | None:
@@ -191,23 +192,10 @@ class Pinned(Generic[C]):
         return observation is not None and observation.margin is not None and observation.margin < _NEAR
 
     def _passes(self, case: C, seeds: int) -> int:
-        verdicts = [self.judged(each) for each in _reseeded(case, seeds)]
+        verdicts = [self.judged(each) for each in map(case.reseeded, range(1, seeds + 1))]
         return sum(each is not None and self.fingerprint.wrong_among(each.failures) is None for each in verdicts)
 
 
 def _nan_in(case: AnyCase) -> frozenset[Feature]:
     """Return the kinds of memory of a case that must not matter, and hold NaN."""
-    return features_in(case) & CONTENTS if isinstance(case, Case) else frozenset()
-
-
-def _rows(case: AnyCase) -> int:
-    """Return the number of rows of all outputs, one for each query and head; at least 1, and 1 for calls."""
-    if not isinstance(case, Case):
-        return 1
-    return max(1, case.geometry.q_heads * sum(request.q_len for step in case.steps for request in step.requests))
-
-
-def _reseeded(case: C, seeds: int) -> Iterator[C]:
-    """Yield a case with other value seeds; calls have none."""
-    if isinstance(case, Case):
-        yield from (replace(case, seed=case.seed + 1 + number) for number in range(seeds))
+    return frozenset(each for each in features_in(case) if each.memory)

@@ -5,22 +5,25 @@ reason, if the backend takes it only together with the first one: without both, 
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from attnfuzz.harness.reduce.ablation import UNUSUAL, Ablation, features_in
+from attnfuzz.harness.reduce.ablation import Ablation, features_in, unusual_in
 from attnfuzz.harness.reduce.plainest import leave_out
 from attnfuzz.harness.search.pinned import Pinned
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.features.row import Feature
 
-Allowed = Callable[[Case], bool]
+Allowed = Callable[[Any], bool]
 
 
-def is_refused(pinned: Pinned[Case], ablation: Ablation) -> bool:
+def is_refused(pinned: Pinned[Any], ablation: Ablation[AnyCase]) -> bool:
     """Return whether the backend is known to refuse each variant without a feature. Runs nothing."""
     return all(map(pinned.refused, ablation.variants))
 
 
-def judged_without(pinned: Pinned[Case], ablation: Ablation, case: Case, allowed: Allowed) -> Iterator[Case]:
+def judged_without(
+    pinned: Pinned[Any], ablation: Ablation[AnyCase], case: AnyCase, allowed: Allowed
+) -> Iterator[AnyCase]:
     """Yield the variants of `case` without a feature that the backend does not refuse.
 
     If it refuses all, yield a variant that lacks one other clue too; if it refuses all of those, the feature can't be
@@ -37,13 +40,13 @@ def judged_without(pinned: Pinned[Case], ablation: Ablation, case: Case, allowed
             yield first
 
 
-def _refuses(pinned: Pinned[Case], case: Case) -> bool:
+def _refuses(pinned: Pinned[Any], case: AnyCase) -> bool:
     pinned.judged(case)
     return pinned.refused(case)
 
 
-def _without_another(case: Case, feature: Feature, allowed: Allowed) -> Iterator[Case]:
-    for other in sorted((features_in(case) & UNUSUAL) - {feature}):
+def _without_another(case: AnyCase, feature: Feature, allowed: Allowed) -> Iterator[AnyCase]:
+    for other in sorted(unusual_in(case) - {feature}):
         variant = leave_out(leave_out(case, (other,), allowed), (feature,), allowed)
         if not features_in(variant) & {feature, other}:
             yield variant

@@ -1,6 +1,7 @@
 """Shrinking a failing case of either kind: its first failure is pinned, and cases that fail alike are kept."""
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -15,8 +16,8 @@ from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.smallest import reduced
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.device import Device
 
 SMALLER = "The case was then minimized: pages, lengths and names above are those of the original case."
@@ -41,7 +42,7 @@ class CaseRejected(ValueError):
 
 
 def shrink(
-    case: AnyCase, runner: CaseRunner[AnyCase], *, budget: ShrinkBudget, repeat: int = 1, same_kernels: bool = False
+    case: AnyCase, runner: CaseRunner[Any], *, budget: ShrinkBudget, repeat: int = 1, same_kernels: bool = False
 ) -> Shrunk | None:
     """Return the smallest case that fails like `case`, or None if it passes.
 
@@ -61,9 +62,7 @@ def shrink(
     def run(candidate: AnyCase) -> Verdict:
         return runs.until(candidate, lambda verdict: fingerprint.among(verdict.failures) is not None)
 
-    pinned: Pinned[AnyCase] = Pinned(
-        fingerprint, case, first, run=run, budget=budget, aside=lambda _case, _verdict: None
-    )
+    pinned: Pinned[Any] = Pinned(fingerprint, case, first, run=run, budget=budget, aside=lambda _case, _verdict: None)
     smallest = _reduced(case, pinned, budget.runs, same_kernels=same_kernels)
     for candidate in (smallest, case):
         observation = pinned.observation(candidate)
@@ -76,7 +75,7 @@ def shrink(
 class _Runs:
     """A runner that counts runs, and repeats a case whose failure is a race."""
 
-    def __init__(self, runner: CaseRunner[AnyCase], repeat: int) -> None:
+    def __init__(self, runner: CaseRunner[Any], repeat: int) -> None:
         self._runner, self._repeat = runner, repeat
         self.count = 0
 
@@ -97,7 +96,7 @@ class _Runs:
         return verdict
 
 
-def _reduced(case: AnyCase, pinned: Pinned[AnyCase], budget: int, *, same_kernels: bool) -> AnyCase:
+def _reduced(case: AnyCase, pinned: Pinned[Any], budget: int, *, same_kernels: bool) -> AnyCase:
     # Making candidates of a large case is slow, and has to end with the time.
     def stop() -> bool:
         return pinned.spent
@@ -105,23 +104,24 @@ def _reduced(case: AnyCase, pinned: Pinned[AnyCase], budget: int, *, same_kernel
     if pinned.spent:
         return case
     capability = resolve(case.backend).capability
-    if isinstance(case, Case):
-        cause = cause_of(case, pinned, lambda each: capability.why_not(each) is None)
-        return reduced(cause, pinned, capability=capability, stop=stop, runs=budget, plainly=True)[0]
-    same_kernels = same_kernels or capability.device is Device.CUDA
-    return reduce_calls(case, pinned.fails, same_kernels=same_kernels, stop=stop, budget=budget)
+    if isinstance(case, CallCase):
+        same_kernels = same_kernels or capability.device is Device.CUDA
+        return reduce_calls(case, pinned.fails, same_kernels=same_kernels, stop=stop, budget=budget)
+    cause = cause_of(case, pinned, lambda each: capability.why_not(each) is None)
+    smallest: AnyCase = reduced(cause, pinned, capability=capability, stop=stop, runs=budget, plainly=True)[0]
+    return smallest
 
 
 def _noted(smaller: AnyCase, case: AnyCase) -> AnyCase:
     """Return the smaller case, with a note that its notes are about the larger one."""
-    if isinstance(smaller, Case) or smaller == case or not smaller.notes or SMALLER in smaller.notes:
+    if not isinstance(smaller, CallCase) or smaller == case or not smaller.notes or SMALLER in smaller.notes:
         return smaller
     return replace(smaller, notes=(*smaller.notes, SMALLER))
 
 
 def _again(runs: _Runs, case: AnyCase, observation: Observation) -> bool:
     """Return whether a failure comes back in a fresh worker. Calls have no value seeds to vary."""
-    if isinstance(case, Case):
+    if not isinstance(case, CallCase):
         return comes_back(runs, case, observation)
     runs.renew()
     return Fingerprint.of(case.backend, observation).among(runs.verdict(case).failures) is not None

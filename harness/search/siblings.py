@@ -21,6 +21,7 @@ from attnfuzz.harness.search.kinds import same_error
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import possible
 from attnfuzz.reference.features.row import Feature
@@ -48,7 +49,7 @@ arguments are compared by `misread`.
 
 _PARTS = ("geometry", "pages", "views", "scales")
 
-Allowed = Callable[[Case], bool]
+Allowed = Callable[[Any], bool]
 
 
 def siblings_of(needs: Collection[str], other: Collection[str]) -> frozenset[Feature]:
@@ -64,7 +65,7 @@ def siblings_of(needs: Collection[str], other: Collection[str]) -> frozenset[Fea
     return frozenset()
 
 
-def same_with_siblings(cause: KnownCause, other: KnownCause, run: Callable[[Case], Verdict], allowed: Allowed) -> bool:
+def same_with_siblings(cause: KnownCause, other: KnownCause, run: Callable[[Any], Verdict], allowed: Allowed) -> bool:
     """Run the exchange of siblings between the smallest cases of two causes. False if they have none."""
     group = siblings_of(cause.needs, other.needs)
     if not group or (cause.kernels.isdisjoint(other.kernels) and cause.case.backend != other.case.backend):
@@ -90,7 +91,7 @@ def _known(needs: Collection[str]) -> frozenset[Feature]:
 class _Exchange:
     """Runs that exchange the features of `group` between cases."""
 
-    def __init__(self, group: frozenset[Feature], run: Callable[[Case], Verdict], allowed: Allowed) -> None:
+    def __init__(self, group: frozenset[Feature], run: Callable[[Any], Verdict], allowed: Allowed) -> None:
         self._group, self._run, self._allowed = group, run, allowed
 
     def shows(self, cause: KnownCause, other: KnownCause) -> bool:
@@ -106,40 +107,47 @@ class _Exchange:
         """Return whether the case passes with the same number for both scales."""
         if not self._group <= _named(_SCALES):
             return False
-        scales = cause.case.scales
+        scales = _of_attention(cause).scales
         changed = scales.k if scales.k != 1 else scales.v
-        both = replace(cause.case, scales=replace(scales, k=changed, v=changed))
+        both = cause.case.having(scales=replace(scales, k=changed, v=changed))
         if not self._can_run(both) or self._run(both).unsupported is not None:
             return False
         return not self._fails(both, cause.fingerprint)
 
     def moves(self, cause: KnownCause) -> bool:
         """Return whether the case has the same error with each factor of the logits in the other's place."""
-        scales = cause.case.scales
-        exchanged = replace(cause.case, scales=replace(scales, softmax=scales.k, k=scales.softmax))
+        scales = _of_attention(cause).scales
+        exchanged = cause.case.having(scales=replace(scales, softmax=scales.k, k=scales.softmax))
         before, after = (
             cause.fingerprint.among(self._run(each).failures) if self._can_run(each) else None
             for each in (cause.case, exchanged)
         )
         return before is not None and same_error(before, after)
 
-    def _fails(self, case: Case, fingerprint: Fingerprint) -> bool:
+    def _fails(self, case: AnyCase, fingerprint: Fingerprint) -> bool:
         if not self._can_run(case):
             return False
         return any(fingerprint.wrong_among(self._run(each).failures) for each in reseeded(case))
 
-    def _can_run(self, case: Case) -> bool:
+    def _can_run(self, case: AnyCase) -> bool:
         return possible(case) and self._allowed(case)
 
-    def _without(self, case: Case) -> Case | None:
+    def _without(self, case: AnyCase) -> AnyCase | None:
         """Return the case without all features of the group, or None if that can't be run."""
         left = leave_out(case, self._group, self._allowed)
         return None if any(ablations(left, allowed=self._allowed, among=self._group)) else left
 
 
-def _given(plain: Case, donor: Case, without: Case | None) -> Case | None:
+def _of_attention(cause: KnownCause) -> Case:
+    assert isinstance(cause.case, Case), "the siblings are features of attention"
+    return cause.case
+
+
+def _given(plain: AnyCase, donor: AnyCase, without: AnyCase | None) -> AnyCase | None:
     """Return `plain` with the fields that the siblings change in `donor`, or None if steps differ."""
-    if without is None or (donor.steps, donor.relation) != (without.steps, without.relation):
+    if not (isinstance(donor, Case) and isinstance(without, Case) and isinstance(plain, Case)):
+        return None
+    if (donor.steps, donor.relation) != (without.steps, without.relation):
         return None
     changes: dict[str, Any] = {name: getattr(donor, name) for name in _differing(donor, without, set(_PARTS))}
     for part in _PARTS:

@@ -1,31 +1,31 @@
 """The smallest case of a failure within its budget, and the clues that it needs."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.reduce import SameCause
-from attnfuzz.harness.reduce.ablation import CLUES, FEATURES
-from attnfuzz.harness.reduce.defaults import with_defaults
+from attnfuzz.harness.reduce.ablation import FEATURES
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.needs import cause_of, hangs_late
 from attnfuzz.harness.search.pinned import Pinned
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase
 from attnfuzz.reference.features.row import Feature
 
-Allowed = Callable[[Case], bool]
+C = TypeVar("C", bound=AnyCase)
 
 
 def smallest(
-    pinned: Pinned[Case],
+    pinned: Pinned[C],
     known: KnownCause | None,
-    allowed: Allowed,
+    allowed: Callable[[C], bool],
     *,
     capability: Capability | None,
     runs: int,
     plainly: bool,
-) -> tuple[Case, frozenset[Feature]]:
+) -> tuple[C, frozenset[Feature]]:
     """Return the smallest case that fails for the same cause, and the clues that both it and the first one need.
 
     A symptom keeps the marks of the `known` cause, which were tested: shrinking must not end with another cause. `runs`
@@ -44,14 +44,14 @@ def smallest(
 
 
 def reduced(
-    cause: SameCause,
-    pinned: Pinned[Case] | Pinned[AnyCase],
+    cause: SameCause[C],
+    pinned: Pinned[C],
     *,
     capability: Capability | None,
     stop: Callable[[], bool],
     runs: int,
     plainly: bool,
-) -> tuple[Case, frozenset[Feature]]:
+) -> tuple[C, frozenset[Feature]]:
     """Return the smallest case of a cause, and the clues that it needs.
 
     If it may be made plain (`plainly`) and also fails with default contents, memory or batch, it is reduced further
@@ -59,7 +59,7 @@ def reduced(
     would turn into the other.
     """
     # Making candidates of a large case is slow, and has to end with the time.
-    clues = frozenset() if pinned.spent else cause.features & CLUES
+    clues = frozenset() if pinned.spent else frozenset(each for each in cause.features if each.clue)
     case = cause.smallest(capability=capability, stop=stop, budget=runs)
     plain = _plain(cause, case) if plainly and not stop() else None
     if plain is None or stop():
@@ -68,13 +68,13 @@ def reduced(
     return reduced(cause, pinned, capability=capability, stop=stop, runs=runs, plainly=True)
 
 
-def _plain(cause: SameCause, case: Case) -> Case | None:
+def _plain(cause: SameCause[C], case: C) -> C | None:
     """Return the case with as many defaults as it fails with, or None."""
     own = SameCause(case, frozenset(), cause.fails, cause.allowed, cause.by_chance)
-    return next((each for each in with_defaults(case) if cause.allowed(each) and own.shows_in(each)), None)
+    return next((each for each in family_of(case).plain(case) if cause.allowed(each) and own.shows_in(each)), None)
 
 
-def _marks(pinned: Pinned[Case], known: KnownCause) -> frozenset[Feature] | None:
+def _marks(pinned: Pinned[C], known: KnownCause) -> frozenset[Feature] | None:
     observation = pinned.observation(pinned.first)
     if observation is not None and observation.exception in known.exceptions:
         # An exception that one line raises may need other features in each case.

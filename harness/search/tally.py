@@ -8,7 +8,7 @@ from msgspec import structs
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.search.messages import Tally
 from attnfuzz.harness.verdict.failures import DEATHS, Kind, Verdict
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 
 SECONDS_PER_TALLY = 0.25
 
@@ -28,11 +28,11 @@ class CountingRunner:
         self.shrinking = False
         self.hang_seconds = 0.0
 
-    def verdict(self, case: Case) -> Verdict:
+    def verdict(self, case: AnyCase) -> Verdict:
         """Run a case that was not drawn: to shrink, to confirm, or because it was kept."""
         return self._run(case, drawn=False)
 
-    def search(self, case: Case) -> Verdict:
+    def search(self, case: AnyCase) -> Verdict:
         """Run a drawn case: one more example."""
         return self._run(case, drawn=True)
 
@@ -41,11 +41,11 @@ class CountingRunner:
         self._runner.renew()
 
     @property
-    def history(self) -> tuple[Case, ...]:
+    def history(self) -> tuple[AnyCase, ...]:
         """The cases that the worker of the last case had run before it."""
         return self._runner.history
 
-    def together(self, cases: Sequence[Case]) -> list[Verdict]:
+    def together(self, cases: Sequence[AnyCase]) -> list[Verdict]:
         """Run cases at the same time."""
         verdicts = self._runner.together(cases)
         for verdict in verdicts:
@@ -59,7 +59,7 @@ class CountingRunner:
         if news.searched or news.unsupported or news.cases:
             self._tell(structs.replace(news, shrinking=self.shrinking))
 
-    def _run(self, case: Case, *, drawn: bool) -> Verdict:
+    def _run(self, case: AnyCase, *, drawn: bool) -> Verdict:
         began = time.monotonic()
         verdict = self._runner.verdict(case)
         if any(observation.kind is Kind.HANG for observation in verdict.observations):

@@ -8,19 +8,19 @@
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
-from msgspec.structs import replace
-
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.reduce.ablation import ablations, reseeded
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import Kind, Verdict
-from attnfuzz.reference.case import Case, ValueFamily
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case_file import possible
-from attnfuzz.reference.edits.cuts import tidy
-from attnfuzz.reference.edits.relation import run_only_the_other
+
+C = TypeVar("C", bound=AnyCase)
 
 
-def steadier(pinned: Pinned[Case], allowed: Callable[[Case], bool]) -> Case:
+def steadier(pinned: Pinned[C], allowed: Callable[[C], bool]) -> C:
     """Return the pinned case with a value family with which each of a few seeds fails alike.
 
     Its own family is kept if that does, or if none does.
@@ -28,14 +28,13 @@ def steadier(pinned: Pinned[Case], allowed: Callable[[Case], bool]) -> Case:
     case = pinned.first
     if pinned.passes == 0:
         return case
-    others = (replace(case, values=values) for values in ValueFamily if values is not case.values)
-    for each in others:
+    for each in family_of(case).other_values(case):
         if possible(each) and allowed(each) and all(map(pinned.fails, reseeded(each))):
             return each
     return case
 
 
-def unaccepted(pinned: Pinned[Case], allowed: Callable[[Case], bool], accepts: Callable[[Case], bool]) -> Case | None:
+def unaccepted(pinned: Pinned[Any], allowed: Callable[[Any], bool], accepts: Callable[[Any], bool]) -> AnyCase | None:
     """Return a variant of the pinned case that fails alike and is not accepted, or None.
 
     It lacks one feature, or the steps of one mode.
@@ -44,11 +43,10 @@ def unaccepted(pinned: Pinned[Case], allowed: Callable[[Case], bool], accepts: C
     return next((each for each in tried if pinned.observation(each) is not None), None)
 
 
-def _less(case: Case, allowed: Callable[[Case], bool]) -> Iterator[Case]:
+def _less(case: AnyCase, allowed: Callable[[Any], bool]) -> Iterator[AnyCase]:
     for ablation in ablations(case, allowed=allowed):
         yield from ablation.variants
-    for mode in dict.fromkeys(step.mode for step in case.steps):
-        kept = tidy(replace(case, steps=tuple(step for step in case.steps if step.mode is not mode)))
+    for kept in family_of(case).without_a_mode(case):
         if possible(kept) and allowed(kept):
             yield kept
 
@@ -58,15 +56,15 @@ RELATIVE = frozenset({Kind.METAMORPHIC_MISMATCH, Kind.REPLAY_DIVERGED, Kind.NOND
 
 
 def failing_alone(
-    case: Case, verdict: Verdict, allowed: Callable[[Case], bool], run: Callable[[Case], Verdict]
-) -> tuple[Case, Verdict] | None:
+    case: AnyCase, verdict: Verdict, allowed: Callable[[Any], bool], run: Callable[[Any], Verdict]
+) -> tuple[AnyCase, Verdict] | None:
     """Return the related run as a separate case with its verdict, if it fails alone, else None.
 
     None if the worst failure belongs to the first run: it neither compares two runs nor occurred in the second.
     """
     if not verdict.failures or not (verdict.failures[0].kind in RELATIVE or verdict.failures[0].related):
         return None
-    for other in run_only_the_other(case):
+    for other in family_of(case).other_run(case):
         if possible(other) and allowed(other) and (judged := run(other)).failures:
             return other, judged
     return None

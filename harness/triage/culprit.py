@@ -18,11 +18,11 @@ from attnfuzz.harness.verdict.failures import DAMAGES, DEATHS, Kind, Observation
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.interface.backend import called_as_documented
 from attnfuzz.kernels.meaning.known import entry_points
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.arguments import ArgumentRule, ArgumentStanding
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase
 from attnfuzz.reference.edges import EdgeRule, edges_of
 
 _OF_MEMORY = DEATHS | DAMAGES

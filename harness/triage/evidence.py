@@ -23,9 +23,9 @@ from attnfuzz.harness.workers.supervisor import HandlerError
 from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.kernels.meaning import Breach, Role
 from attnfuzz.kernels.meaning.known import entry_points
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import REPLAY, Call, CallCase, View, content_of, named_views, pack
 from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase
 
 BETWEEN = frozenset({"merge_state_in_place", "merge_state", "fixup_zero_kv_rows", "gather_rows", "put_rows"})
 """Calls that compute no attention: they move, merge and repair inputs and results of attention calls."""
@@ -119,7 +119,7 @@ def collect(case: AnyCase, runner: Tried, tries: int = 1) -> CallEvidence:
     )
 
 
-def _traced(case: Case, runner: Tried, tries: int) -> CallCase | None:
+def _traced(case: AnyCase, runner: Tried, tries: int) -> CallCase | None:
     """Return the calls of the first failing run, or of the last run."""
     for _ in range(tries):
         verdict, calls = runner.trace(case)

@@ -2,14 +2,13 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
 from attnfuzz.harness.triage.result import Repetition, Variant, VariantOutcome
 from attnfuzz.harness.verdict.failures import DEATHS, FAULTS, Kind, Verdict
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import CallCase
-from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase
 
 REPEATS = 5
 """Number of runs in fresh workers, and again in one worker: ten runs miss a failure rate of 30% in 3% of cases."""
@@ -18,10 +17,10 @@ AFTER_A_HANG = 2
 """Number of runs of a hanging case: each takes the whole timeout."""
 
 
-class Tried(CaseRunner[AnyCase], Protocol):
+class Tried(CaseRunner[Any], Protocol):
     """The runner for triage: `attnfuzz.harness.sandbox.check.Runner`."""
 
-    def trace(self, case: Case) -> tuple[Verdict, CallCase | None]:
+    def trace(self, case: AnyCase) -> tuple[Verdict, CallCase | None]:
         """Run a case made of steps, and return the calls of its last step."""
         ...
 

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from msgspec.structs import replace
-
 from attnfuzz.harness.backends import registry
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.sandbox.check import CannotRun, why_not
 from attnfuzz.harness.triage.access import Explained, explain_access
 from attnfuzz.harness.triage.culprit import Culprit, culprit
@@ -13,15 +12,14 @@ from attnfuzz.harness.triage.differences import Difference
 from attnfuzz.harness.triage.evidence import CallEvidence, collect
 from attnfuzz.harness.triage.repeats import REPEATS, Repeated, Tried, repeated, tried
 from attnfuzz.harness.triage.result import Repetition, Triage, Variant, VariantOutcome
-from attnfuzz.harness.triage.variants import contrasts, cut, ways
+from attnfuzz.harness.triage.variants import contrasts, ways
 from attnfuzz.harness.verdict.blame import Blame
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.wording import count, left_unjudged
 from attnfuzz.kernels.interface.backend import called_as_documented
 from attnfuzz.kernels.meaning.known import entry_points
-from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase, case_id
-from attnfuzz.reference.related import related
+from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.case_file import case_id
 
 _NOT_AS_GIVEN = "The case itself passes: what follows about calls refers to its first failing variant."
 _LISTED = 3
@@ -56,12 +54,12 @@ def triage(case: AnyCase, runner: Tried, *, repeats: int = REPEATS) -> Triage:
     return _failing(case, *failing, variants, runs, runner, tries)
 
 
-def blamed_for(case: Case, failure: Observation, runner: Tried) -> Culprit:
+def blamed_for(case: AnyCase, failure: Observation, runner: Tried) -> Culprit:
     """Conclude whose fault the `failure` of a case is, from a few runs of its calls. Raises like `Runner.verdict`."""
     if failure.kernel not in entry_points() and called_as_documented(registry.resolve(case.backend)):
         # Its arguments are known to be right.
         return culprit(case, failure, ())
-    return culprit(case, failure, [collect(part, runner) for part in _parts(case, failure)])
+    return culprit(case, failure, [collect(part, runner) for part in family_of(case).parts(case, failure.step)])
 
 
 def _passing(case: AnyCase, variants: list[Variant], runs: Repeated) -> Triage:
@@ -86,7 +84,7 @@ def _failing(
     tries: int,
 ) -> Triage:
     """Return the triage of a case of which `culpable`, the case itself or a variant, fails."""
-    found = [collect(part, runner, tries) for part in _parts(culpable, failure)]
+    found = [collect(part, runner, tries) for part in family_of(culpable).parts(culpable, failure.step)]
     blamed = culprit(culpable, failure, found)
     explained = next(filter(None, (_explained(evidence) for evidence in found)), Explained())
     # Calls name their buffers uniquely and identify the failing one.
@@ -137,20 +135,8 @@ def _on_fixed(case: AnyCase, runner: Tried, tries: int) -> list[Variant]:
     fixed = registry.fixed(case.backend)
     if fixed == case.backend:
         return []
-    outcome = _outcome(replace(case, backend=fixed), "", runner, tries)
+    outcome = _outcome(case.having(backend=fixed), "", runner, tries)
     return [Variant(what="backend", value=fixed, outcome=outcome)]
-
-
-def _parts(case: AnyCase, failure: Observation) -> Iterator[AnyCase]:
-    """Yield the case up to the failing step, and its related case, whose failures count as its own."""
-    if not isinstance(case, Case):
-        yield case
-        return
-    last = failure.step if failure.step >= 0 else len(case.steps) - 1
-    yield cut(replace(case, relation=None), last)
-    if case.relation is not None:
-        other = related(case)
-        yield cut(other.case, other.steps[last])
 
 
 def _explained(evidence: CallEvidence) -> Explained | None:
@@ -169,8 +155,8 @@ def _listed(differences: Sequence[Difference]) -> Iterator[str]:
 
 def _order(case: AnyCase, failure: Observation, call: int, found: list[CallEvidence]) -> Iterator[str]:
     """Yield sentences about the first bad step and its first bad call."""
-    if isinstance(case, Case) and len(case.steps) > 1 and failure.step >= 0:
-        yield f"The first failing step is {failure.step} of 0 to {len(case.steps) - 1} ({failure.mode})."
+    if len(case.modes) > 1 and failure.step >= 0:
+        yield f"The first failing step is {failure.step} of 0 to {len(case.modes) - 1} ({failure.mode})."
     calls = next((evidence.calls.calls for evidence in found if evidence.calls is not None), ())
     if len(calls) > 1 and 0 <= call < len(calls):
         yield f"The first failing call is {call} of 0 to {len(calls) - 1} ({calls[call].op})."

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.reduce.transfers import captured
 from attnfuzz.harness.triage.repeats import Repeated
 from attnfuzz.harness.triage.result import Repetition, Variant, VariantOutcome
 from attnfuzz.harness.verdict.failures import FAULTS
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import Buffer, CallCase
 from attnfuzz.reference.case import Case, Guard, Launch, Outputs, Request, Workspace
-from attnfuzz.reference.case_file import AnyCase, validate_any
 from attnfuzz.reference.related import NotRelated, related
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.validity import ImpossibleCase
@@ -37,10 +38,9 @@ def ways(case: AnyCase, failing_step: int) -> Iterator[Way]:
     """Yield the ways to run a case that failed at a step; -1 if it passed."""
     guard = Guard.LEFT if case.guard is Guard.RIGHT else Guard.RIGHT
     outputs = Outputs.STALE if case.outputs is Outputs.POISONED else Outputs.POISONED
-    yield Way("guard", guard.value, replace(case, guard=guard))
-    yield Way("outputs", outputs.value, replace(case, outputs=outputs))
-    made = _ways_of_steps(case, failing_step) if isinstance(case, Case) else _ways_of_calls(case)
-    for way in made:
+    yield Way("guard", guard.value, case.having(guard=guard))
+    yield Way("outputs", outputs.value, case.having(outputs=outputs))
+    for way in family_of(case).other_ways(case, failing_step):
         yield _checked(way)
 
 
@@ -49,13 +49,14 @@ def _checked(way: Way) -> Way:
     if way.case is None:
         return way
     try:
-        validate_any(way.case)
+        way.case.validate()
     except ImpossibleCase as impossible:
         return Way(way.what, way.value, reason=str(impossible))
     return way
 
 
-def _ways_of_steps(case: Case, failing_step: int) -> Iterator[Way]:
+def ways_of_steps(case: Case, failing_step: int) -> Iterator[Way]:
+    """Yield ways of steps: with another workspace, with or without graphs, one step alone, and with other values."""
     for workspace in Workspace:
         if workspace is not case.workspace:
             yield Way("workspace", workspace.value, replace(case, workspace=workspace))
@@ -68,7 +69,8 @@ def _ways_of_steps(case: Case, failing_step: int) -> Iterator[Way]:
         yield Way("contents", f"seed {case.seed + offset}", replace(case, seed=case.seed + offset))
 
 
-def _ways_of_calls(case: CallCase) -> Iterator[Way]:
+def ways_of_calls(case: CallCase) -> Iterator[Way]:
+    """Yield ways of calls: with other contents of drawn buffers."""
     for offset in range(1, _SEEDS + 1):
         buffers = tuple(_redrawn(buffer, offset) for buffer in case.buffers)
         if buffers != case.buffers:

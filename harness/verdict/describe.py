@@ -9,7 +9,7 @@ import msgspec
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.calls import REPLAY, Argument, Call, CallCase, View
 from attnfuzz.reference.case import Case, Launch, Request, SharedKeys, Step
-from attnfuzz.reference.case_file import AnyCase, case_id
+from attnfuzz.reference.case_file import case_id
 
 _WIDTH = 80
 _PLACEMENT = ("pages", "padded_slot", "views", "workspace", "outputs", "max_len_slack", "serving", "guard", "pace")
@@ -136,11 +136,6 @@ def _particular(case: Case, names: Iterable[str]) -> Iterator[str]:
 
 def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def describe_any(case: AnyCase, *, notes: bool = True) -> str:
-    """Describe a case of either kind in words."""
-    return describe_calls(case, notes=notes) if isinstance(case, CallCase) else describe(case)
 
 
 def describe_calls(case: CallCase, *, notes: bool = True) -> str:

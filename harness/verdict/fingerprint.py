@@ -6,8 +6,12 @@ from collections.abc import Iterable
 import msgspec
 from msgspec.structs import replace
 
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.case import (
+    Case,
+)
 from attnfuzz.reference.features import TABLE
 
 WRONG = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH, Kind.NOT_FINITE, Kind.UNWRITTEN})
@@ -44,17 +48,21 @@ class Fingerprint(msgspec.Struct, frozen=True):
         return self.among(replace(each, kind=self.kind) for each in failures if each.kind in alike)
 
 
-def fine(case: Case, observation: Observation) -> str:
+def fine(case: AnyCase, observation: Observation) -> str:
     """Return ten hex digits that are equal for shrunk cases that fail alike: backend, kind, kernel and features.
 
     The place is left out, because it is chance whether a kernel runs past the keys or the queries first, and so are
     lengths: a bug of 100 keys and more is found again with 101.
     """
+    parts = (case.backend, observation.kind, observation.kernel, *family_of(case).traits(case))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
+
+
+def traits(case: Case) -> tuple[str, ...]:
+    """Return the modes of a case of attention, the words for its features that names of findings count, in order."""
     modes = dict.fromkeys(step.mode.value for step in case.steps)
     relation = () if case.relation is None else (case.relation.words,)
-    words = sorted(TABLE.filed_words(case), key=_ORDER.index)
-    parts = (case.backend, observation.kind, observation.kernel, *modes, *words, *relation)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
+    return (*modes, *sorted(TABLE.filed_words(case), key=_ORDER.index), *relation)
 
 
 _OLDEST = (

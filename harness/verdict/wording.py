@@ -5,18 +5,18 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from attnfuzz.harness.verdict.printable import in_a_line
+from attnfuzz.reference.any_case import AnyCase
 
 if TYPE_CHECKING:
     # Commands that judge no case use these words without torch.
     from attnfuzz.harness.verdict.failures import Observation
-    from attnfuzz.reference.case import Case
 
 
 class CaseThatFailed(Protocol):
     """An event or a record of a failure: how `case` failed."""
 
     @property
-    def case(self) -> "Case":
+    def case(self) -> "AnyCase":
         """The case."""
 
     @property

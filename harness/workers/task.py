@@ -3,8 +3,7 @@
 import msgspec
 
 from attnfuzz.harness.verdict.tiers import ALPHA, Tier
-from attnfuzz.reference.calls import CallCase
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,7 +13,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     skipped. With `explain`, failures are explained, which takes further runs.
     """
 
-    case: Case | CallCase
+    case: AnyCase
     backend: str
     strict: bool = False
     alpha: float = ALPHA

@@ -135,7 +135,7 @@ GEOMETRY = grouped(
     of_case(
         single("dtype", _DTYPES, lambda case: case.geometry.dtype),
         "geometry.dtype",
-        removable("16 bits", but(DType.FLOAT32), removals.in_fp32),
+        removable("16 bits", but(DType.FLOAT32), removals.in_fp32, usual=True),
         **offers(
             lambda can: can.dtypes,
             "the backend does not take queries of this dtype",

@@ -11,13 +11,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attnfuzz.reference.case import Case
-from attnfuzz.reference.edits.removals import Removal
 from attnfuzz.reference.features.classes import Classes, Kinds
 
 if TYPE_CHECKING:
     from attnfuzz.reference.capability import Capability
 
 T = TypeVar("T")
+
+Removal = Callable[[Any], Iterable[Any]]
+"""Yields variants of a case without a feature, the plainest first."""
 
 
 @dataclass(frozen=True)
@@ -63,18 +65,19 @@ class Feature:
     """A special property of a case, called `name`, that `removal` removes.
 
     A case has it if it has one of the coverage features in `shown_by`, or if `present` returns True. A `clue` points to
-    the cause of a failure, and is kept during shrinking; the others (sizes, values, guards) make a failure visible.
-    `counts` marks sizes. If `memory` is set, the feature is NaN in memory that must not matter, and its removal puts
-    numbers there.
+    the cause of a failure, and is kept during shrinking; the others (sizes, values, guards) make a failure visible. A
+    `usual` clue is in plain cases too. `counts` marks sizes. If `memory` is set, the feature is NaN in memory that must
+    not matter, and its removal puts numbers there.
     """
 
     name: str
     shown_by: frozenset[str] = field(compare=False, repr=False)
     removal: Removal = field(compare=False, repr=False)
     clue: bool = field(compare=False, repr=False, default=True)
+    usual: bool = field(compare=False, repr=False, default=False)
     counts: bool = field(compare=False, repr=False, default=False)
     memory: str = field(compare=False, repr=False, default="")
-    present: Callable[[Case], bool] = field(compare=False, repr=False, default=lambda _: False)
+    present: Callable[[Any], bool] = field(compare=False, repr=False, default=lambda _: False)
 
     def __str__(self) -> str:
         return self.name

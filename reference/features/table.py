@@ -6,7 +6,6 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from attnfuzz.reference.case import Case
 from attnfuzz.reference.features.moments import moments_of
 from attnfuzz.reference.features.row import Axis, Feature, FeatureRow, T
 
@@ -45,24 +44,24 @@ class FeatureTable:
         self._refusals = tuple(row.refusal for row in rows if row.refusal is not None)
         self.former: Mapping[str, str] = MappingProxyType({old: new for row in rows for old, new in row.formerly})
 
-    def of_case(self, case: Case) -> list[str]:
+    def of_case(self, case: Any) -> list[str]:
         """Return the coverage features of the whole case, sorted."""
         return sorted(_placed(case, self._case))
 
-    def of_steps(self, case: Case) -> set[frozenset[str]]:
+    def of_steps(self, case: Any) -> set[frozenset[str]]:
         """Return the coverage features of each distinct step that runs."""
-        return {frozenset(_placed(moment, self._steps)) for moment in moments_of(case)}
+        return {frozenset(_placed(moment, self._steps)) for moment in moments_of(case)} if self._steps else set()
 
-    def coverage_of(self, case: Case) -> frozenset[str]:
+    def coverage_of(self, case: Any) -> frozenset[str]:
         """Return the coverage features, such as "mode=decode", of a case and of the steps that it runs."""
         return frozenset(chain(self.of_case(case), *self.of_steps(case)))
 
-    def features_in(self, case: Case) -> frozenset[Feature]:
+    def features_in(self, case: Any) -> frozenset[Feature]:
         """Return the properties that a case has and that can be taken away."""
         shown = self.coverage_of(case)
         return frozenset(each for each in self.features.values() if each.shown(case, shown))
 
-    def why_not(self, can: "Capability", case: Case) -> str | None:
+    def why_not(self, can: "Capability", case: Any) -> str | None:
         """Return the first feature of a case that a backend does not support, as a noun phrase, or None."""
         return next(filter(None, (refusal(can, case) for refusal in self._refusals)), None)
 
@@ -71,7 +70,7 @@ class FeatureTable:
         found = [(name, present(can)) for name, present in (row.optional for row in self.rows if row.optional)]
         return list(dict.fromkeys(name for name, wants in found if wants is not None and bool(wants) is asked))
 
-    def words_of(self, case: Case) -> frozenset[str]:
+    def words_of(self, case: Any) -> frozenset[str]:
         """Return the words for the features of a case that a ledger may name."""
         names = frozenset(each.name for each in self.features_in(case))
         groups = (name for name, members in self.groups.items() if not members.isdisjoint(names))
@@ -81,7 +80,7 @@ class FeatureTable:
         """Return the current words for the features that an older ledger names."""
         return frozenset(self.former.get(word, word) for word in words)
 
-    def filed_words(self, case: Case) -> frozenset[str]:
+    def filed_words(self, case: Any) -> frozenset[str]:
         """Return the words that the names of findings count."""
         shown = self.coverage_of(case)
         return frozenset(word for row in self.rows for word, values in row.filed if not shown.isdisjoint(values))

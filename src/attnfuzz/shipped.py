@@ -44,6 +44,11 @@ SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
         "libraries": "attnfuzz.kernels.libraries.catalogue:backends",
         "gpu": "attnfuzz.kernels.gpu.catalogue:backends",
     },
+    "attnfuzz.families": {
+        "steps": "attnfuzz.harness.families.attention:ATTENTION",
+        "writes": "attnfuzz.harness.families.writes:WRITES",
+        "calls": "attnfuzz.harness.families.calls:CALLS",
+    },
     "attnfuzz.functions": {"flashinfer": "attnfuzz.kernels.entry_points.catalogue:ENTRY_POINTS"},
     "attnfuzz.planted": {"defects": "attnfuzz.kernels.defects.catalogue"},
     "attnfuzz.scripts.flashinfer": {"library_ops": "attnfuzz.kernels.gpu.library_ops"},

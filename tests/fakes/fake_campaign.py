@@ -18,13 +18,14 @@ from attnfuzz.harness.corpus import Corpus, Why
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.ledger.file import Ledger
 from attnfuzz.harness.search.messages import AnyMessage, Message, Slice
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case_file import case_id
+from attnfuzz.reference.case_types import decode_any
 from attnfuzz.strategies.lean import Lean
 
 E = TypeVar("E", bound=Event)
 
-_DECODER = msgspec.json.Decoder(AnyEvent)
+_DECODER = msgspec.json.Decoder(AnyEvent, dec_hook=decode_any)
 
 
 def plan(
@@ -56,26 +57,26 @@ def plan(
 class FakeCorpus(Corpus):
     """Remembers what it is asked to keep, and runs `cases` first."""
 
-    def __init__(self, folder: Path, cases: Sequence[Case] = ()) -> None:
+    def __init__(self, folder: Path, cases: Sequence[AnyCase] = ()) -> None:
         super().__init__(folder)
         self.cases = cases
-        self.asked: list[tuple[Case, Why]] = []
+        self.asked: list[tuple[AnyCase, Why]] = []
 
-    def replays(self, backend: str) -> list[Case]:
+    def replays(self, backend: str) -> list[AnyCase]:
         return [case for case in self.cases if case.backend == backend]
 
-    def keep(self, case: Case, *, why: Why, margins: Mapping[str, float] | None = None) -> str | None:
+    def keep(self, case: AnyCase, *, why: Why, margins: Mapping[str, float] | None = None) -> str | None:
         del margins
         self.asked.append((case, why))
         return case_id(case)
 
-    def keep_records(self, found: Iterable[tuple[Case, Mapping[str, float]]]) -> list[str]:
+    def keep_records(self, found: Iterable[tuple[AnyCase, Mapping[str, float]]]) -> list[str]:
         return [case_id(case) for case, margins in found if self.keep(case, why=Why.MARGIN, margins=margins)]
 
-    def keep_for_coverage(self, cases: Iterable[Case]) -> list[str]:
+    def keep_for_coverage(self, cases: Iterable[AnyCase]) -> list[str]:
         return [case_id(case) for case in cases if self.keep(case, why=Why.COVERAGE)]
 
-    def needed(self, cases: Sequence[Case]) -> list[Case]:
+    def needed(self, cases: Sequence[AnyCase]) -> list[AnyCase]:
         return list(cases)
 
 

@@ -13,6 +13,7 @@ from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, HandedOver, Slice, SliceDone, Tally
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Case, Mode, Request, Step
 from attnfuzz.reference.geometry import Geometry
 
@@ -27,9 +28,15 @@ def decode(*kv_lens: int, seed: int = 0) -> Case:
     return Case(backend="fake", geometry=GEOMETRY, steps=(step,), seed=seed)
 
 
-def kv_lens(case: Case) -> list[int]:
+def of_steps(case: AnyCase) -> Case:
+    """The case, which is made of steps."""
+    assert isinstance(case, Case)
+    return case
+
+
+def kv_lens(case: AnyCase) -> list[int]:
     """The lengths that `decode` was given."""
-    return [request.kv_len for request in case.steps[0].requests]
+    return [request.kv_len for request in of_steps(case).steps[0].requests]
 
 
 def observed(kind: Kind = Kind.OUTPUT_MISMATCH, place: str = "out", *, gap: bool = False) -> Observation:

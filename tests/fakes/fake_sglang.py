@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from attnfuzz.kernels.sglang import backends
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Case, KvView
-from attnfuzz.reference.case_file import AnyCase
 
 _TREE = Path(__file__).with_name("sglang_tree")
 _MHA = Path("python", "sglang", "srt", "layers", "attention", "trtllm_mha_backend.py")
@@ -31,7 +31,7 @@ def plan_for_the_padded_batch(tree: Path) -> None:
 def on_release(case: AnyCase, backend: str) -> AnyCase:
     """A case as it is on the backend of a release, whose pools are token-major."""
     views = {"views": replace(case.views, kv=KvView.TOKEN_MAJOR)} if isinstance(case, Case) else {}
-    return replace(case, backend=backend, **views)
+    return case.having(backend=backend, **views)
 
 
 def need_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

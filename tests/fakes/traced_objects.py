@@ -42,7 +42,7 @@ def traced(case: Case, folder: Path, backend: Backend | None = None) -> tuple[Ve
         verdict = Execution(Task(case=case, backend=case.backend), lambda _: None, file, backend=backend).run()
     calls = assemble(path, case)
     assert calls is not None
-    case_file.validate_any(calls)
+    calls.validate()
     read = case_file.decode(case_file.encode(calls))
     assert read == calls
     assert isinstance(read, CallCase)

@@ -104,5 +104,5 @@ def met(bug: Bug, runner: Runner) -> Iterator[Caught]:
 
 
 def is_gone(failure: Observation, caught: Caught, bug: Bug, runner: Runner) -> bool:
-    verdict = runner.verdict(replace(caught.case, backend=bug.release_after))
+    verdict = runner.verdict(caught.case.having(backend=bug.release_after))
     return verdict.unsupported is None and all(each.kind is not failure.kind for each in verdict.failures)

@@ -22,10 +22,10 @@ from attnfuzz.harness.cli.terminal import (
     print_line,
     tell,
 )
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.reported.bugs import Bug, load_bugs, projects
 from attnfuzz.harness.reported.counterparts import shown_on
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.verdict.describe import describe_any
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.cuda import visible
@@ -83,7 +83,7 @@ def _print_facts(console: Console, bug: Bug) -> None:
     console.print(facts)
     if bug.case is not None:
         case = bug.case_before if bug.reproduced else bug.case
-        console.print(Text("\n" + describe_any(case)))
+        console.print(Text("\n" + family_of(case).describe(case)))
     console.print()
 
 

@@ -7,7 +7,7 @@ from campaign_events import filed
 from fake_archive import archive
 from fake_campaign import begin, logged, of, plan
 from fake_causes import MODES, Fault, FaultyJudge, featured, featured_cases
-from fake_search import FakeJobs, decode
+from fake_search import FakeJobs, decode, of_steps
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -41,7 +41,7 @@ def test_a_finding_filed_as_drawn_gets_its_needs_before_the_end(tmp_path: Path) 
     drawn, minimal = of(FindingFiled, events)[0], of(FindingMinimized, events)[0].finding
     assert not drawn.ablated
     assert drawn.at == minimal.at
-    assert len(drawn.case.steps[0].requests) > len(minimal.case.steps[0].requests)
+    assert len(of_steps(drawn.case).steps[0].requests) > len(of_steps(minimal.case).steps[0].requests)
     (cause,) = Standing.of(events).causes
     assert cause.findings == (minimal,)
     assert (minimal.ablated, minimal.needs) == (True, ("sinks",))

@@ -77,7 +77,7 @@ def test_a_dry_run_of_pruning_lists_the_cases_to_drop(attnfuzz: Attnfuzz) -> Non
     corpus = Corpus(FOLDER)
     corpus.keep_for_coverage([CASE])
     (kept,) = corpus.kept()
-    corpus.keep(replace(kept.case, seed=7), why=Why.FAILURE)
+    corpus.keep(kept.case.having(seed=7), why=Why.FAILURE)
     ran = attnfuzz("corpus", "prune", "--dry-run")
     assert ran.out.splitlines() == [str(kept.path), "1 of 2 cases would be dropped."]
     assert "1 of 2 cases dropped." in attnfuzz("corpus", "prune").out

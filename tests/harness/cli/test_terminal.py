@@ -26,6 +26,7 @@ from attnfuzz.harness.campaign.events import (
 from attnfuzz.harness.campaign.standing import Standing, TimelinePoint
 from attnfuzz.harness.cli.display import display_on, summarise
 from attnfuzz.harness.cli.status import BARS, Status, recent_rate, score_table, trend
+from attnfuzz.harness.families.attention import AttentionFamily
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.messages import SliceKind, Tally
 from attnfuzz.harness.verdict.failures import Kind
@@ -47,7 +48,7 @@ POSSIBLE = frozenset({("a=1", "b=1"), ("a=1", "b=2"), ("a=2", "b=1"), ("a=2", "b
 
 @pytest.fixture(autouse=True)
 def small_case_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnfuzz.harness.cli.status.possible_pairs", lambda _: POSSIBLE)
+    monkeypatch.setattr(AttentionFamily, "possible_pairs", lambda *_: POSSIBLE)
 
 
 def searching(job: int, backend: str, kind: SliceKind = SliceKind.DRAWN) -> SliceStarted:
@@ -209,7 +210,7 @@ def test_the_status_drops_columns_and_never_wraps(width: int) -> None:
 
 def test_coverage_is_whole_only_when_nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     grown = tuple((str(number), "b") for number in range(2000))
-    monkeypatch.setattr("attnfuzz.harness.cli.status.possible_pairs", lambda _: frozenset(grown))
+    monkeypatch.setattr(AttentionFamily, "possible_pairs", lambda *_: frozenset(grown))
     known = replace(STARTED, capabilities={BEFORE: STARTED.capabilities[BEFORE]})
     standing = Standing.of([known, CoverageGrew(at=1, backend=BEFORE, searched=1, pairs=grown[:-1])])
     pipe = console()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from damage import fill_the_disk
+from fake_search import of_steps
 from harness_cases import CALLS, decode_case
 from msgspec.structs import replace
 from small_cases import drawn
@@ -13,6 +14,7 @@ from small_cases import drawn
 from attnfuzz.harness.corpus import Corpus, CorpusError, Why
 from attnfuzz.harness.corpus.corpus import HOLDERS
 from attnfuzz.reference import case_file
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Case
 from attnfuzz.strategies.coverage import Pair, pairs_of
 
@@ -21,8 +23,8 @@ SMALL = decode_case(BACKEND, 3, padded=1)
 LARGE = decode_case(BACKEND)
 
 
-def reached(*cases: Case) -> set[Pair]:
-    return {pair for case in cases for pair in pairs_of(case)}
+def reached(*cases: AnyCase) -> set[Pair]:
+    return {pair for case in cases for pair in pairs_of(of_steps(case))}
 
 
 def keep_for_coverage(corpus: Corpus, *cases: Case) -> list[str]:
@@ -110,7 +112,7 @@ def test_a_margin_that_was_beaten_leaves(tmp_path: Path) -> None:
     for seed in range(HOLDERS + 2):
         corpus.keep(replace(LARGE, seed=seed), why=Why.MARGIN, margins={"T1": seed / 10})
     for known in corpus, Corpus(tmp_path):
-        assert {kept.case.seed for kept in known.kept()} == set(range(2, HOLDERS + 2))
+        assert {of_steps(kept.case).seed for kept in known.kept()} == set(range(2, HOLDERS + 2))
 
 
 @pytest.mark.parametrize("why", [Why.FAILURE, Why.COVERAGE])
@@ -119,7 +121,7 @@ def test_a_case_that_was_kept_for_something_else_does_not_leave_with_its_record(
     keep_for_coverage(corpus, LARGE) if why is Why.COVERAGE else corpus.keep(LARGE, why=why)
     (first,) = corpus.kept()
     for seed in range(HOLDERS + 1):
-        corpus.keep(replace(first.case, seed=seed), why=Why.MARGIN, margins={"T1": (seed + 1) / 10})
+        corpus.keep(first.case.having(seed=seed), why=Why.MARGIN, margins={"T1": (seed + 1) / 10})
     assert why in {kept.entry.why for kept in Corpus(tmp_path).kept()}
 
 
@@ -138,7 +140,7 @@ def test_of_many_results_the_largest_margins_are_kept(tmp_path: Path) -> None:
     found = [(replace(LARGE, seed=seed), {"T1": seed / 10}) for seed in (3, 7, 4, 8, 1)]
     assert corpus.keep_records(found) == [case_file.case_id(replace(LARGE, seed=seed)) for seed in (7, 8)]
     for known in corpus, Corpus(tmp_path):
-        assert {kept.case.seed for kept in known.kept()} == {7, 8, 9}
+        assert {of_steps(kept.case).seed for kept in known.kept()} == {7, 8, 9}
 
 
 def test_failures_alone_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +160,7 @@ def test_a_case_that_holds_another_record_stays(tmp_path: Path) -> None:
     corpus.keep(replace(LARGE, seed=100), why=Why.MARGIN, margins={"T1": 0.1, "T2": 0.9})
     for seed in range(HOLDERS):
         corpus.keep(replace(LARGE, seed=seed), why=Why.MARGIN, margins={"T1": 0.5})
-    assert 100 in {kept.case.seed for kept in corpus.kept()}
+    assert 100 in {of_steps(kept.case).seed for kept in corpus.kept()}
 
 
 def test_an_error_without_bound_is_no_record(tmp_path: Path) -> None:
@@ -274,7 +276,7 @@ def test_pruning_keeps_all_reached_pairs_and_failures(tmp_path: Path) -> None:
     for case in (SMALL, LARGE, *drawn(BACKEND, 5)):
         keep_for_coverage(corpus, case)
     doubled = corpus.kept()[1].case
-    corpus.keep(replace(doubled, seed=7), why=Why.FAILURE)
+    corpus.keep(doubled.having(seed=7), why=Why.FAILURE)
     corpus.keep(replace(LARGE, seed=8), why=Why.MARGIN, margins={"T1": 0.5})
     before = reached(*(kept.case for kept in corpus.kept()))
     promised = corpus.superfluous()
@@ -282,7 +284,7 @@ def test_pruning_keeps_all_reached_pairs_and_failures(tmp_path: Path) -> None:
     assert corpus.prune() == promised
     left = Corpus(tmp_path)
     assert reached(*(kept.case for kept in left.kept())) == before
-    assert {7, 8} <= {kept.case.seed for kept in left.kept()}
+    assert {7, 8} <= {of_steps(kept.case).seed for kept in left.kept()}
     assert len(list(tmp_path.glob("*/*.json"))) == len(left.kept())
     assert left.superfluous() == []
 

@@ -17,7 +17,7 @@ from attnfuzz.harness.workers.supervisor import Workers
 from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 from attnfuzz.kernels.defects.defect import Layer
-from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.any_case import AnyCase
 
 FOLDER = Path(__file__).parents[2] / "defects"
 BACKENDS = {defect.name: backend_name(defect) for defect in DEFECTS}

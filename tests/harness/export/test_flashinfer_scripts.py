@@ -18,9 +18,9 @@ from attnfuzz.harness.export.script import render_script
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.reference import case_file
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import Buffer, CallCase, View
 from attnfuzz.reference.case import Guard, Outputs
-from attnfuzz.reference.case_file import AnyCase
 from attnfuzz.reference.dtypes import DType
 
 pytest.importorskip("flashinfer", reason="compares with the installed FlashInfer")

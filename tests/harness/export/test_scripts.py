@@ -20,9 +20,9 @@ from attnfuzz.harness.reported.bugs import Bug, load_bugs
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference import case_file
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import Buffer, CallCase, Drawn, View
 from attnfuzz.reference.case import Case, Guard, Outputs
-from attnfuzz.reference.case_file import AnyCase
 from attnfuzz.reference.dtypes import DType
 
 LOADED = case_file.load(Path(__file__).parents[1] / "short_seq_lens.json")

@@ -59,7 +59,7 @@ def test_a_finding_that_can_not_be_read_is_filed_anew(home: Home, name: str, kin
     night = archive(home.path, "night 2", now=1.0)
     assert [record.observation.kind for record in night.past(["torch_sdpa"])] == [Kind.OUTPUT_MISMATCH]
     assert len(night.troubles) == (name != "" or kind != "missing")
-    case = replace(found().case, backend="torch_sdpa")
+    case = found().case.having(backend="torch_sdpa")
     night.checked(broken.name, fails=True)
     path, state = night.file(replace(found(kind=Kind.EMPTY_ROW), case=case), replace(FINGERPRINT, kind=Kind.EMPTY_ROW))
     assert path == broken

@@ -32,8 +32,8 @@ from attnfuzz.harness.search.shrink import Shrunk
 from attnfuzz.harness.triage import Blame, Triage
 from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.reference import calibration
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import CallCase
-from attnfuzz.reference.case_file import AnyCase
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from small_cases import HEADS, step
 
 from attnfuzz.harness.reduce import SameCause, reduce
-from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, UNUSUAL, features_in, needed
+from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, needed, unusual_in
 from attnfuzz.reference.case import Case, Launch, Mode, Unused
 from attnfuzz.reference.geometry import Geometry
 
@@ -33,7 +33,7 @@ def smallest(
     return cause_of(WINDOWED, fails, by_chance=by_chance).smallest(stop=stop)
 
 
-def cause_of(case: Case, fails: Callable[[Case], bool], *, by_chance: bool = False) -> SameCause:
+def cause_of(case: Case, fails: Callable[[Case], bool], *, by_chance: bool = False) -> SameCause[Case]:
     return SameCause(case, needed(case, fails, among=CLUES), fails, by_chance=by_chance)
 
 
@@ -81,7 +81,7 @@ def test_a_smaller_case_has_no_clue_that_the_first_one_lacks() -> None:
         return any(request.q_len > 1 for step in case.steps for request in step.requests)
 
     def clues(case: Case) -> set[str]:
-        return {each.name for each in features_in(case) & UNUSUAL}
+        return {each.name for each in unusual_in(case)}
 
     assert "empty KV" in clues(reduce(WINDOWED, several_queries))
     assert not clues(smallest(several_queries))

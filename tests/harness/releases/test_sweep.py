@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fake_engine import ENGINE, KIND
+from fake_search import of_steps
 from harness_cases import decode_case
 from msgspec.structs import replace
 
@@ -320,9 +321,9 @@ def test_a_failure_that_needs_other_values_is_found_with_fresh_seeds() -> None:
 
 def test_a_case_outside_the_capability_names_the_missing_feature() -> None:
     wanted = report()
-    without_padding = replace(wanted, case=replace(wanted.case, chunk_capacity=8), reported=False)
-    step = replace(wanted.case.steps[0], mode="verify")
-    verify = replace(without_padding, case=replace(wanted.case, steps=(step,)))
+    without_padding = replace(wanted, case=wanted.case.having(chunk_capacity=8), reported=False)
+    step = replace(of_steps(wanted.case).steps[0], mode="verify")
+    verify = replace(without_padding, case=wanted.case.having(steps=(step,)))
     seen = replayed(verify, "fake==1.0:decoder", FakeJudge({}, {}))
     assert seen.ending is Ending.CANNOT_RUN
     assert seen.line.startswith("it does not support ")

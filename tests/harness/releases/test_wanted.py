@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from fake_archive import FINGERPRINT
+from fake_search import of_steps
 from harness_cases import CALLS, decode_case
 from msgspec.structs import replace
 
@@ -125,7 +126,7 @@ def test_after_a_wrong_number_any_kernel_may_have_been_the_last() -> None:
 def test_a_report_has_the_case_by_which_a_release_shows_it() -> None:
     """Draft extends of speculation v1 fail in releases with the fix as well; what it mended is v2."""
     (one,) = (each for each in reported(load_bugs(), ENGINE, ENGINE.kinds, Judge()) if each.name == "sglang-21987")
-    assert {step.mode for step in one.case.steps} == {Mode.DRAFT_EXTEND_V2}
+    assert {step.mode for step in of_steps(one.case).steps} == {Mode.DRAFT_EXTEND_V2}
 
 
 @pytest.mark.parametrize(

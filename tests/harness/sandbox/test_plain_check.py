@@ -124,6 +124,8 @@ def test_a_failure_in_few_cases_is_fuzzed() -> None:
     assert not PlainCheck("mine", (decode_case("mine"),) * 2, (observed(Kind.RAISED),)).is_of_the_call
 
 
+# It needs a worker.
+@pytest.mark.slow
 def test_cases_that_take_long_are_not_all_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_check, "SECONDS", 0.0)
     with Runner(["torch_sdpa"]) as runner:

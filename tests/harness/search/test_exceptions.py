@@ -3,7 +3,7 @@
 from typing import Any
 
 from fake_causes import Fault, FaultyJudge, featured
-from fake_search import caught, hunt
+from fake_search import caught, hunt, of_steps
 from hypothesis import strategies as st
 
 from attnfuzz.harness.search.compared import compared
@@ -37,7 +37,7 @@ def test_an_exception_of_a_known_line_is_a_symptom_of_its_cause_in_every_mode_wi
     known = cause_of(found_in(FIRST, SINKS), "known")
     symptom = found_in(SECOND, WINDOW, causes=(known,))
     assert (symptom.cause, symptom.needs) == ("known", ("window",))
-    assert symptom.case.geometry.soft_cap == 0
+    assert of_steps(symptom.case).geometry.soft_cap == 0
     assert found_in(SECOND, OTHER, causes=(known,)).cause == ""
 
 
@@ -71,4 +71,4 @@ def test_shrinking_stays_with_the_exception_of_one_line() -> None:
     _, sent = hunt(Judge(SINKS), st.just(FIRST), examples=5)
     first = caught(sent)[0]
     assert first.observation.raised_at == "mine.py:7"
-    assert max(first.case.slot_lengths().values()) == 21
+    assert max(of_steps(first.case).slot_lengths().values()) == 21

@@ -14,6 +14,7 @@ from fake_search import (
     hunt,
     kv_lens,
     observed,
+    of_steps,
 )
 from msgspec.structs import replace
 
@@ -278,7 +279,7 @@ class DyingInTheRelatedRun(FakeJudge):
 def test_a_death_in_the_related_run_is_that_of_the_related_case() -> None:
     case = replace(decode(3, 5), relation=Relation.REQUEST_APPENDED)
     _, sent = hunt(DyingInTheRelatedRun(in_company), replays=(Replay(case=case),))
-    assert {each.first.relation for each in caught(sent)} == {None}
+    assert {of_steps(each.first).relation for each in caught(sent)} == {None}
 
 
 def test_two_runs_that_differ_though_both_pass_alone_have_a_separate_cause() -> None:

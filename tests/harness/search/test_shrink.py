@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.shrink import SMALLER, CaseRejected, shrink
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Guard, Mode
-from attnfuzz.reference.case_file import AnyCase
 from attnfuzz.reference.device import Device
 
 BUDGET = ShrinkBudget(runs=500, seconds=1e9)

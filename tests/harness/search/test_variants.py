@@ -4,7 +4,18 @@ from typing import Any
 
 import pytest
 from explained_causes import one_request
-from fake_search import GEOMETRY, LONG, FakeJudge, caught, decode, fails_on_long, hunt, kv_lens, observed
+from fake_search import (
+    GEOMETRY,
+    LONG,
+    FakeJudge,
+    caught,
+    decode,
+    fails_on_long,
+    hunt,
+    kv_lens,
+    observed,
+    of_steps,
+)
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -50,7 +61,7 @@ def test_a_failure_that_has_the_features_of_an_entry_by_chance_is_shrunk_without
     entry = Entry(backend="fake", kind=Kind.OUTPUT_MISMATCH, features=("sinks",), reason="sinks are left out")
     _, sent = hunt(FakeJudge(fails_on_long), st.just(with_sinks), ledger=(entry,), examples=1)
     (found,) = caught(sent)
-    assert not found.case.geometry.sinks
+    assert not of_steps(found.case).geometry.sinks
     assert kv_lens(found.case) == [LONG]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from attnfuzz.harness.defects.pins import load_pin
-from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.any_case import AnyCase
 
 PINS = Path(__file__).parents[2] / "defects"
 

@@ -15,9 +15,9 @@ from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.triage.differences import differences
 from attnfuzz.harness.triage.evidence import BETWEEN, collect
 from attnfuzz.reference import case_file
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import Buffer, Call, CallAnswer, CallCase, Expected, View
 from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase
 from attnfuzz.reference.dtypes import DType
 
 

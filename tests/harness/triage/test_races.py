@@ -8,9 +8,8 @@ from msgspec.structs import replace
 from attnfuzz.harness.triage import Blame, Repetition, Triage, triage
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.reference import case_file
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import CallCase, View
-from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase
 
 LOADED = case_file.load(Path(__file__).parents[1] / "short_seq_lens.json")
 assert isinstance(LOADED, CallCase)
@@ -40,7 +39,7 @@ class Racing:
         self.runs.append((case, before[1] + 1))
         return Verdict(observations=(self._failure,) if self._workers % 2 else ())
 
-    def trace(self, case: Case) -> tuple[Verdict, CallCase | None]:
+    def trace(self, case: AnyCase) -> tuple[Verdict, CallCase | None]:
         raise AssertionError(case)
 
 

@@ -8,9 +8,8 @@ from harness_cases import decode_case
 from attnfuzz.harness.triage.repeats import AFTER_A_HANG, Repeated, repeated
 from attnfuzz.harness.triage.result import Repetition
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import CallCase
-from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase
 
 PASSES = Verdict()
 
@@ -30,7 +29,7 @@ class Scripted:
         self.runs += 1
         return self._verdict_of()
 
-    def trace(self, case: Case) -> tuple[Verdict, CallCase | None]:
+    def trace(self, case: AnyCase) -> tuple[Verdict, CallCase | None]:
         raise AssertionError(case)
 
     def renew(self) -> None:

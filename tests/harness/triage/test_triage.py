@@ -11,8 +11,8 @@ from attnfuzz.harness.sandbox.check import CannotRun, Runner
 from attnfuzz.harness.triage import Blame, Repetition, triage
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference import case_file
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Guard
-from attnfuzz.reference.case_file import AnyCase
 
 SHORT_SEQ_LENS = case_file.load(Path(__file__).parents[1] / "short_seq_lens.json")
 

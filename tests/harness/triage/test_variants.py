@@ -11,7 +11,6 @@ from attnfuzz.harness.triage.variants import Way, alone, contrasts, cut, replaye
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.reference.calls import Buffer, CallCase, Drawn
 from attnfuzz.reference.case import Case, Launch, Mode
-from attnfuzz.reference.case_file import validate_any
 from attnfuzz.reference.dtypes import DType
 
 
@@ -25,7 +24,7 @@ def test_each_way_can_exist_or_says_why_not(backend: str) -> None:
         for way in ways(case, len(case.steps) - 1):
             assert (way.case is None) == bool(way.reason)
             if way.case is not None:
-                validate_any(way.case)
+                way.case.validate()
                 assert way.case != case
 
 
@@ -51,9 +50,9 @@ def test_a_step_alone_keeps_the_graph_that_it_replays_and_numbers_its_slots_anew
     first = step(Mode.DECODE, (1, 3), (1, 4), launch=Launch.REPLAY)
     last = replace(first, requests=first.requests[1:])
     case = Case(backend="trtllm_mha", geometry=HEADS, steps=(capture, first, last))
-    validate_any(case)
+    case.validate()
     one = alone(case, 2)
-    validate_any(one)
+    one.validate()
     assert [step.launch for step in one.steps] == [Launch.CAPTURE, Launch.REPLAY]
     assert [(each.slot, each.kv_len) for each in one.steps[1].requests] == [(0, 4)]
     assert [way.value for way in chosen(case, "steps", step=2)] == ["step 2 alone"]

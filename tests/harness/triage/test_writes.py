@@ -9,8 +9,8 @@ from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.triage.run import blamed_for
 from attnfuzz.harness.triage.writes import named_slots
 from attnfuzz.harness.verdict.blame import Blame
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase
 
 
 @pytest.mark.slow

@@ -1,0 +1,126 @@
+"""Attention on a paged KV cache. Its cases are made of steps."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+from msgspec.structs import replace
+
+from attnfuzz.harness.family import Edit, Family
+from attnfuzz.harness.reduce.buckets import edits_among
+from attnfuzz.harness.reduce.defaults import with_defaults
+from attnfuzz.harness.reduce.geometry import EDITS as GEOMETRY
+from attnfuzz.harness.reduce.geometry import to_head_dims
+from attnfuzz.harness.reduce.plain import EDITS as PLAIN
+from attnfuzz.harness.report.drawing import draw_case
+from attnfuzz.harness.search.moved import moved, on_memory_of, on_other_memory, on_the_way
+from attnfuzz.harness.triage.variants import Way, cut, ways_of_steps
+from attnfuzz.harness.verdict.describe import describe
+from attnfuzz.harness.verdict.failures import Observation
+from attnfuzz.harness.verdict.fingerprint import Fingerprint, traits
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case, ValueFamily
+from attnfuzz.reference.edits.cuts import tidy
+from attnfuzz.reference.edits.lengths import EDITS as LENGTHS
+from attnfuzz.reference.edits.relation import run_only_the_other
+from attnfuzz.reference.edits.steps import EDITS as STEPS
+from attnfuzz.reference.features import TABLE
+from attnfuzz.reference.related import related
+from attnfuzz.strategies.coverage import Pair, pair_bits, possible_pairs
+from attnfuzz.strategies.lean import Lean
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+_FEW_ROWS = 15
+"""Maximum number of rows of a minimized case that another case is turned into part by part."""
+
+
+class AttentionFamily(Family[Case]):
+    """Attention on a paged KV cache."""
+
+    case_type = Case
+    has_axes = True
+    table = TABLE
+
+    def runs(self, capability: object) -> bool:
+        return isinstance(capability, Capability) and not capability.writes
+
+    def cases(self, capability: Capability, backend: str, lean: Lean) -> "SearchStrategy[Case]":
+        from attnfuzz.strategies.cases import cases  # noqa: PLC0415 - jobs alone draw, with Hypothesis
+
+        return cases(capability, backend, lean)
+
+    def pair_bits(self, case: Case) -> int:
+        return pair_bits(case) if case.steps else 0
+
+    def first_steps(self, case: Case, count: int) -> Case:
+        return replace(case, steps=case.steps[:count])
+
+    def possible_pairs(self, capability: Capability) -> frozenset[Pair]:
+        return possible_pairs(capability)
+
+    def edits(self, capability: Capability | None) -> tuple[Edit[Case], ...]:
+        edits = (run_only_the_other, *STEPS, *PLAIN, *LENGTHS, *GEOMETRY)
+        if capability is None:
+            return edits
+        # Kernels of few geometries are not reached by small changes.
+        return (*edits, *(edits_among(capability.buckets) or to_head_dims(capability.head_dims)))
+
+    def plain(self, case: Case) -> Iterator[Case]:
+        return with_defaults(case)
+
+    def other_values(self, case: Case) -> Iterator[Case]:
+        return (replace(case, values=values) for values in ValueFamily if values is not case.values)
+
+    def without_a_mode(self, case: Case) -> Iterator[Case]:
+        for mode in dict.fromkeys(step.mode for step in case.steps):
+            yield tidy(replace(case, steps=tuple(step for step in case.steps if step.mode is not mode)))
+
+    def other_run(self, case: Case) -> Iterator[Case]:
+        return run_only_the_other(case)
+
+    def rows(self, case: Case) -> int:
+        return case.geometry.q_heads * sum(request.q_len for step in case.steps for request in step.requests)
+
+    def work(self, case: Case) -> int:
+        return sum(request.q_len * request.kv_len for step in case.steps for request in step.requests)
+
+    def moved(self, case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
+        return moved(case, to, fingerprint)
+
+    def between(self, case: Case, to: Case) -> Iterator[Case]:
+        return on_the_way(case, to) if sum(step.padded_tokens for step in to.steps) <= _FEW_ROWS else iter(())
+
+    def on_memory_of(self, case: Case, other: Case) -> Case:
+        return on_memory_of(case, other)
+
+    def on_other_memory(self, case: Case) -> Case:
+        return on_other_memory(case)
+
+    def other_ways(self, case: Case, failing_step: int) -> Iterator[Way]:
+        return ways_of_steps(case, failing_step)
+
+    def parts(self, case: Case, failing_step: int) -> Iterator[Case]:
+        last = failing_step if failing_step >= 0 else len(case.steps) - 1
+        yield cut(replace(case, relation=None), last)
+        if case.relation is not None:
+            other = related(case)
+            yield cut(other.case, other.steps[last])
+
+    def describe(self, case: Case, *, notes: bool = True) -> str:
+        del notes
+        return describe(case)
+
+    def picture(self, case: Case, failure: Observation) -> Markup:
+        return draw_case(case, failure)
+
+    def traits(self, case: Case) -> Sequence[str]:
+        return traits(case)
+
+    def circumstances(self, case: Case) -> Iterator[str]:
+        if case.relation is not None:
+            yield f"compared with a second run: {case.relation.words}"
+
+
+ATTENTION = AttentionFamily()

@@ -1,0 +1,40 @@
+"""Literal calls: they are not drawn, and test any family's ops."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from attnfuzz.harness.family import Edit, Family
+from attnfuzz.harness.reduce.search import CALL_EDITS
+from attnfuzz.harness.triage.variants import Way, ways_of_calls
+from attnfuzz.harness.verdict.describe import describe_calls
+from attnfuzz.reference.calls import CallCase
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+
+class CallsFamily(Family[CallCase]):
+    """Literal calls of ops."""
+
+    case_type = CallCase
+
+    def runs(self, capability: object) -> bool:
+        del capability
+        return False
+
+    def cases(self, capability: object, backend: str, lean: object) -> "SearchStrategy[CallCase]":
+        raise NotImplementedError("calls are recorded, or written by hand")
+
+    def edits(self, capability: object) -> tuple[Edit[CallCase], ...]:
+        del capability
+        return CALL_EDITS
+
+    def other_ways(self, case: CallCase, failing_step: int) -> Iterator[Way]:
+        del failing_step
+        return ways_of_calls(case)
+
+    def describe(self, case: CallCase, *, notes: bool = True) -> str:
+        return describe_calls(case, notes=notes)
+
+
+CALLS = CallsFamily()

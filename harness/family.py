@@ -1,0 +1,171 @@
+"""Families of ops: all that the harness has to know of the cases of one, and of their results.
+
+The harness draws, runs, guards, replays, minimizes, files and reports cases of any family. For everything else it asks
+the family of a case, of a backend's capability, or of a result.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from attnfuzz.kernels.interface.guests import offered, shipped
+from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.case_types import FAMILIES
+from attnfuzz.reference.features.table import FeatureTable
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+    from markupsafe import Markup
+
+    from attnfuzz.harness.triage.variants import Way
+    from attnfuzz.harness.verdict.failures import Observation
+    from attnfuzz.harness.verdict.fingerprint import Fingerprint
+    from attnfuzz.kernels.interface.backend import Backend
+    from attnfuzz.strategies.coverage import Pair
+    from attnfuzz.strategies.lean import Lean
+
+C = TypeVar("C", bound=AnyCase)
+
+Edit = Callable[[C], Iterable[C]]
+"""Yields smaller cases, the smallest first."""
+
+
+class Family(ABC, Generic[C]):
+    """A family of ops. Abstract methods are for each family to define; the others have the defaults of simple ops.
+
+    `case_type` is the type of its cases, and `table` has their features. If it `has_axes` of coverage, reports show
+    which pairs of features were reached. `backends` are its own backends.
+    """
+
+    case_type: type[C]
+    has_axes = False
+    table = FeatureTable()
+    backends: tuple["Backend", ...] = ()
+
+    @abstractmethod
+    def runs(self, capability: Any) -> bool:
+        """Return whether a backend with this capability is of this family.
+
+        A capability has `device`, `patience`, and `why_not(case)`: the features of a case that are not supported.
+        """
+
+    # Drawing, and coverage
+
+    @abstractmethod
+    def cases(self, capability: Any, backend: str, lean: "Lean") -> "SearchStrategy[C]":
+        """Return a strategy of valid cases for the named backend, all of which its capability covers."""
+
+    def pair_bits(self, case: C) -> int:
+        """Return the pairs of features that a case shows, as bits (`strategies.coverage`)."""
+        return 0
+
+    def first_steps(self, case: C, count: int) -> C:
+        """Return a case with its first steps alone, or with none: the part of it that ran."""
+        return case
+
+    def possible_pairs(self, capability: Any) -> "frozenset[Pair]":
+        """Return the pairs of features that a backend can reach."""
+        return frozenset()
+
+    # Reducing: smaller and plainer cases. Impossible ones are skipped.
+
+    def edits(self, capability: Any | None) -> tuple[Edit[C], ...]:
+        """Return the edits that make a case smaller, those that remove most first."""
+        return ()
+
+    def plain(self, case: C) -> Iterator[C]:
+        """Yield a case with defaults in place of whatever it is, the plainest first."""
+        return iter(())
+
+    def other_values(self, case: C) -> Iterator[C]:
+        """Yield the case with values of other kinds, in which a failure may show more often."""
+        return iter(())
+
+    def without_a_mode(self, case: C) -> Iterator[C]:
+        """Yield the case without the steps of one of its modes."""
+        return iter(())
+
+    def other_run(self, case: C) -> Iterator[C]:
+        """Yield the second run of a case that compares two runs, as a separate case."""
+        return iter(())
+
+    def rows(self, case: C) -> int:
+        """Return the number of rows that are judged one by one: of two cases, that with more fails more often."""
+        return 1
+
+    def work(self, case: C) -> int:
+        """Return a number that grows with the time that a case takes."""
+        return 1
+
+    # Attributing: a failing case where another one fails.
+
+    def moved(self, case: C, to: C, fingerprint: "Fingerprint") -> Iterator[C]:
+        """Yield `case` in the place where `to` fails with this fingerprint, then variants that show a failure there."""
+        yield case.having(backend=to.backend)
+
+    def between(self, case: C, to: C) -> Iterator[C]:
+        """Yield `case` with one part after the other as in `to`, except for the last; nothing if that takes long."""
+        return iter(())
+
+    def on_memory_of(self, case: C, other: C) -> C:
+        """Return a case with the contents of memory that `other` has."""
+        return case.having(guard=other.guard, outputs=other.outputs)
+
+    def on_other_memory(self, case: C) -> C:
+        """Return the case with NaN instead of numbers in memory that must not matter, and the other way around."""
+        return case.having(outputs=next(each for each in type(case.outputs) if each is not case.outputs))
+
+    # Triage
+
+    def other_ways(self, case: C, failing_step: int) -> "Iterator[Way]":
+        """Yield ways to run a case that failed at a step (-1: it passed), besides other guards and outputs."""
+        return iter(())
+
+    def parts(self, case: C, failing_step: int) -> Iterator[C]:
+        """Yield the case up to the step that failed (-1: the last), one for each of its runs."""
+        yield case
+
+    # Words and pictures
+
+    @abstractmethod
+    def describe(self, case: C, *, notes: bool = True) -> str:
+        """Return lines that describe a case to a reader, with the case's own notes."""
+
+    def picture(self, case: C, failure: "Observation") -> "Markup | None":
+        """Draw a case with its failure as SVG, if the family has a picture of its cases."""
+        return None
+
+    def traits(self, case: C) -> Sequence[str]:
+        """Return the words that distinguish the smallest cases of different bugs, in a fixed order."""
+        return (*dict.fromkeys(case.modes), *sorted(each.name for each in self.table.features_in(case)))
+
+    def ledger_words(self, case: C) -> frozenset[str]:
+        """Return the words for a case that a ledger's entry may name."""
+        return self.table.words_of(case)
+
+    def circumstances(self, case: C) -> Iterator[str]:
+        """Yield clauses about a case for its cause in a report."""
+        return iter(())
+
+
+def family_of(case: C) -> Family[C]:
+    """Return the family of a case."""
+    return _with_cases()[type(case)]
+
+
+@cache
+def _with_cases() -> dict[type[AnyCase], Family[Any]]:
+    return {each.case_type: each for each in reversed(families())}
+
+
+def family_with(capability: object) -> Family[Any]:
+    """Return the family of the backends with a capability."""
+    return next(each for each in families() if each.runs(capability))
+
+
+@cache
+def families() -> tuple[Family[Any], ...]:
+    """Return all families, those of this project first."""
+    ours = shipped(FAMILIES)
+    return (*ours.values(), *(point.load() for point in offered(FAMILIES) if point.name not in ours))
