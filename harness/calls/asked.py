@@ -12,7 +12,7 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.harness.calls.literal_calls import flat, literal_arguments, rows
-from attnfuzz.harness.calls.planned_runs import PLANNED_RUNS, PlannedRun, with_plan
+from attnfuzz.harness.calls.planned import planned_run, with_plan
 from attnfuzz.kernels.meaning import Breach, Parameter, RequestSpan, Role
 from attnfuzz.kernels.meaning.call_pool import token_major
 from attnfuzz.kernels.meaning.forms import described, tensors_of, window_of
@@ -23,9 +23,6 @@ from attnfuzz.reference.dtypes import DType
 
 MAX_KEY_BYTES = 64 << 20
 """Default limit of keys and values gathered from pages: the case has a copy of them."""
-
-_MASKS_OF_THEIR_OWN = frozenset({"trtllm_fmha_v2_prefill", "trtllm_batch_context_with_custom_mask"})
-"""Entry points with a mask argument, which an answer can't express."""
 
 
 class NotJudgeable(ValueError):
@@ -62,13 +59,14 @@ class AskedCall:
         except ValueError as error:
             raise NotJudgeable(str(error)) from error
         call = read.calls[index]
-        entry = entry_points().get(call.op) or PLANNED_RUNS.get(call.op)
-        if entry is None or call.op in _MASKS_OF_THEIR_OWN:
+        known, planned = entry_points().get(call.op), planned_run(call.op)
+        entry = known or planned
+        if entry is None or (known is not None and known.masked):
             raise NotJudgeable("the meaning of its arguments is unknown")
         arguments = literal_arguments(read, index)
         try:
             parameters, self.spans = entry.parameters(arguments), entry.spans(arguments)
-            wild = next(iter(entry.breaches(arguments)), None) if isinstance(entry, PlannedRun) else None
+            wild = next(iter(planned.breaches(arguments)), None) if planned is not None else None
             self._parts = _Parts(call, parameters, arguments)
             self.out, self._query = flat(self._parts.view(Role.OUT), 3), flat(self._parts.view(Role.QUERY), 3)
             self._lse = flat(self._parts.view(Role.LSE), 2) if self._parts.has(Role.LSE) else None

@@ -8,10 +8,10 @@ import torch
 
 from attnfuzz.harness.backends.registry import names, resolve
 from attnfuzz.harness.calls.asked import NamesNothing, NotJudgeable, asked
-from attnfuzz.harness.calls.planned_runs import CANONICAL, PLANNED_RUNS
 from attnfuzz.harness.dumps.contents import BufferShelf, Contents
 from attnfuzz.harness.dumps.cut_pool import PageMap, cut_pool
 from attnfuzz.harness.dumps.placed_call import origin, page_notes
+from attnfuzz.harness.dumps.planned_runs import CANONICAL, PLANNED_RUNS
 from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, Recorded, RecordedCall
 from attnfuzz.harness.dumps.understood import layout_of, pictured
 from attnfuzz.harness.dumps.wrapper_calls import class_of, last_call

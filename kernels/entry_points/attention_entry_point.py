@@ -9,7 +9,9 @@ from attnfuzz.kernels.meaning.entry_point import Arguments, Breach, RequestSpan
 
 
 class AttentionEntryPoint(ABC):
-    """Part of an EntryPoint."""
+    """Part of an EntryPoint. Only a `masked` one takes masks of requests."""
+
+    masked = False
 
     @abstractmethod
     def _attention(self, arguments: Arguments) -> Attention:

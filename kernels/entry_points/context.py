@@ -188,6 +188,7 @@ class FmhaV2(AttentionEntryPoint):
 
     name: str = "trtllm_fmha_v2_prefill"
     module: str | None = "flashinfer.prefill"
+    masked: bool = True
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
         """Return the tensors of a call. Raises ValueError for impossible ones."""

@@ -83,6 +83,8 @@ _FIXUP_FORMS = {
 class _OnStates(ABC):
     """Part of an EntryPoint that attends to no keys."""
 
+    masked = False
+
     @abstractmethod
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
         """Return the tensors of a call. Raises ValueError for impossible ones."""

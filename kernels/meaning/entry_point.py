@@ -87,6 +87,10 @@ class EntryPoint(Protocol):
     def module(self) -> str | None:
         """The library's module of the function, None for a function of this project."""
 
+    @property
+    def masked(self) -> bool:
+        """Whether its requests may have masks of their own, which an answer can't express."""
+
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
         """Return the tensors of a call, in the order of the arguments. Raises ValueError for impossible ones."""
 

@@ -50,6 +50,7 @@ SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
         "calls": "attnfuzz.harness.families.calls:CALLS",
     },
     "attnfuzz.functions": {"flashinfer": "attnfuzz.kernels.entry_points.catalogue:ENTRY_POINTS"},
+    "attnfuzz.planned_runs": {"flashinfer": "attnfuzz.harness.dumps.planned_runs"},
     "attnfuzz.planted": {"defects": "attnfuzz.kernels.defects.catalogue"},
     "attnfuzz.scripts.flashinfer": {"library_ops": "attnfuzz.kernels.gpu.library_ops"},
     "attnfuzz.scripts.native": {"torch_sdpa": "attnfuzz.kernels.libraries.torch_sdpa"},

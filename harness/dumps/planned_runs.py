@@ -82,17 +82,17 @@ class PlannedRun:
             pages = tuple(ids[begin:stop][: -(-length // page_size)]) if inside else ()
             yield RequestSpan(first, end - first, length, pages=pages, inside=inside)
 
-    def breaches(self, arguments: Mapping[str, Any]) -> Iterator[Breach]:
-        """Yield the page ids that lie outside of the pool."""
+    def breaches(self, arguments: Mapping[str, Any]) -> tuple[Breach, ...]:
+        """Return the first planned page id that lies outside of the pool."""
         if not self.indices:
-            return
+            return ()
         pages = pool_of(arguments, str(arguments.get("kv_layout", "NHD"))).pages
         for request, span in enumerate(self.spans(arguments)):
             wild = [page for page in span.pages if not 0 <= page < pages]
             if wild:
                 text = f"request {request} was planned with page id {wild[0]}, and the pool has {pages} pages"
-                yield Breach((self.indices,), text, _DOCUMENTED, request)
-                return
+                return (Breach((self.indices,), text, _DOCUMENTED, request),)
+        return ()
 
 
 _PREFILL: Final = PlannedRun("paged_kv_indptr", "qo_indptr", "paged_kv_indices", "paged_kv_last_page_len")
