@@ -13,7 +13,7 @@ from attnfuzz.reference.features.row import FeatureRow, but, only, single
 PLAIN = Case(backend="any", geometry=HEADS, steps=(step(Mode.DECODE, (1, 3)),))
 
 
-@pytest.mark.parametrize("row", TABLE.rows, ids=str)
+@pytest.mark.parametrize("row", TABLE.rows, ids=lambda row: row.name)
 def test_a_row_is_in_a_group_and_names_fields_of_cases(row: FeatureRow[Any]) -> None:
     assert row.group
     for field in row.fields:
@@ -23,14 +23,14 @@ def test_a_row_is_in_a_group_and_names_fields_of_cases(row: FeatureRow[Any]) -> 
             assert hasattr(value, inner[0])
 
 
-@pytest.mark.parametrize("row", TABLE.rows, ids=str)
+@pytest.mark.parametrize("row", TABLE.rows, ids=lambda row: row.name)
 def test_values_that_no_case_of_a_backend_has_have_a_reason(row: FeatureRow[Any]) -> None:
     assert (row.supported is None) is (not row.lack)
     if row.supported is not None:
         assert set(row.supported(Capability())) <= set(row.axis.values)
 
 
-@pytest.mark.parametrize("row", TABLE.rows, ids=str)
+@pytest.mark.parametrize("row", TABLE.rows, ids=lambda row: row.name)
 def test_a_property_is_shown_by_a_value_or_by_a_function_of_the_case(row: FeatureRow[Any]) -> None:
     for each in row.removables:
         shown = frozenset(row.axis.features)
