@@ -3,7 +3,8 @@
 Each backend is searched by its own campaign. A finding's smallest case shows which defect it belongs to: the case fails
 on the backend with that defect alone, or at least fails there in the same way as the finding. Two defects count as
 found apart if each has a cause with none of the other's findings, as merged if a cause has findings of both, and as
-split if one of them has several causes. A cause is minimized if the case that represents it has fewer than 16 rows.
+split if one of them has several causes. They are undecided if causes of both stand under one heading of the report. A
+cause is minimized if the case that represents it has fewer than 16 rows.
 Causes that were not minimized in time are often split for that reason.
 """
 
@@ -72,6 +73,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     smallest: tuple[str, ...]
     symptoms: tuple[tuple[str, ...], ...]
     """For each finding of each cause: its defect, kind, mode and place."""
+    headings: tuple[str, ...] = ()
+    """The heading of each cause, which causes that are probably one bug share."""
 
     @property
     def pair(self) -> bool:
@@ -83,6 +86,14 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         """Number of findings in causes that have more findings of the other defect."""
         whose = (Counter(symptom.partition(" ")[0] for symptom in cause) for cause in self.symptoms)
         return sum(min(each["A"], each["B"]) for each in whose)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a cause of one defect and another one of the other have the same heading."""
+        whose: dict[str, set[str]] = {}
+        for heading, cause in zip(self.headings, self.causes, strict=False):
+            whose.setdefault(heading, set()).add(cause)
+        return any({"A", "B"} <= causes for causes in whose.values())
 
     @property
     def outcome(self) -> str:
@@ -136,6 +147,7 @@ def _of(runner: Runner, backend: str, standing: Standing, *, cut_short: bool) ->
         cut_short=cut_short,
         smallest=tuple(encode(cause.findings[0].case).decode() for cause in causes),
         symptoms=tuple(tuple(_symptom(whose[each.name], each) for each in cause.findings) for cause in causes),
+        headings=tuple(" | ".join(cause.heading) for cause in causes),
     )
 
 
@@ -198,12 +210,14 @@ def _summary(found: Sequence[Measured]) -> list[tuple[str, str]]:
     both = [
         ("pairs found apart", f"{sum('apart' in each.outcome for each in pairs)} of {len(pairs)}"),
         ("pairs merged", f"{sum('merged' in each.outcome for each in pairs)} of {len(pairs)}"),
+        ("pairs undecided", f"{sum(each.undecided for each in pairs)} of {len(pairs)}"),
         ("findings in a cause of the other defect", f"{misplaced} of {sum(each.findings for each in pairs)}"),
     ]
     return [
         *(both if pairs else ()),
         ("split", f"{sum('split' in each.outcome for each in found)} of {len(found)}"),
         ("causes per planted defect", f"{causes / planted:.2f}"),
+        ("headings per planted defect", f"{sum(len(set(each.headings)) for each in found) / planted:.2f}"),
         (f"of these, of fewer than {SMALL} rows", f"{small / planted:.2f}"),
         ("findings per cause", f"{sum(each.findings for each in found) / max(1, causes):.2f}"),
         ("campaigns cut short", f"{sum(each.cut_short for each in found)} of {len(found)}"),

@@ -15,7 +15,7 @@ from measurement import count_option, seed_option, show
 
 from attnfuzz.harness.sandbox.again import show_again
 from attnfuzz.harness.sandbox.pursuit import Effort, Pursuit
-from attnfuzz.harness.search.hunt import RUNS_PER_SHRINKING_RUN
+from attnfuzz.harness.search.case_stages import RUNS_PER_SHRINKING_RUN
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.recurrence import MOST_SECONDS

@@ -104,18 +104,6 @@ class Family(ABC, Generic[C]):
         """Yield `case` in the place where `to` fails with this fingerprint, then variants that show a failure there."""
         yield case.having(backend=to.backend)
 
-    def between(self, case: C, to: C) -> Iterator[C]:
-        """Yield `case` with one part after the other as in `to`, except for the last; nothing if that takes long."""
-        return iter(())
-
-    def on_memory_of(self, case: C, other: C) -> C:
-        """Return a case with the contents of memory that `other` has."""
-        return case.having(guard=other.guard, outputs=other.outputs)
-
-    def on_other_memory(self, case: C) -> C:
-        """Return the case with NaN instead of numbers in memory that must not matter, and the other way around."""
-        return case.having(outputs=next(each for each in type(case.outputs) if each is not case.outputs))
-
     # Triage
 
     def other_ways(self, case: C, failing_step: int) -> "Iterator[Way]":

@@ -1,11 +1,18 @@
-"""The causes of a campaign's findings. One cause may have several kinds of failure, modes, places and backends."""
+"""The causes of a campaign's findings. One cause may have several kinds of failure, modes, places and backends.
 
-from collections.abc import Mapping, Sequence
+Two causes that may be one, though neither was seen to explain the other, are undecided: reports show them under one
+heading, and they are not merged.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from attnfuzz.harness.campaign.events import AnyFinding
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.search.known import clues_among
+from attnfuzz.harness.search.misread import library_of
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 
 _EARLIEST_FIRST = (State.OPEN, State.RETURNED, State.NEW, State.FIXED)
 
@@ -30,6 +37,12 @@ class Cause:
         return self.findings[0].needs
 
     @property
+    def heading(self) -> tuple[str, ...]:
+        """The heading that it shares with causes that are probably the same bug, or its name if it has none."""
+        first = self.findings[0]
+        return heading_of(first.case.backend, first.fingerprint, first.needs) if first.ablated else (first.name,)
+
+    @property
     def known(self) -> str | None:
         """The ledger's reason, if the ledger has one for each of the findings."""
         reasons = [finding.known for finding in self.findings]
@@ -43,6 +56,16 @@ class Cause:
         """
         unknown = [finding for finding in self.findings if finding.known is None]
         return min((finding.state for finding in unknown or self.findings), key=_EARLIEST_FIRST.index)
+
+
+UNDECIDED = "same needs, same kind, same library"
+"""The properties of undecided causes."""
+
+
+def heading_of(backend: str, fingerprint: Fingerprint, needs: Collection[str]) -> tuple[str, ...]:
+    """Return a key that is equal for failures with the same needs and kind, in one library."""
+    clues = sorted(each.name for each in clues_among(needs))
+    return (library_of(backend) or backend, fingerprint.family, *clues)
 
 
 def causes_of(findings: Sequence[AnyFinding], merged: Mapping[str, str]) -> list[Cause]:

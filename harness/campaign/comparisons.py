@@ -1,7 +1,6 @@
 """Comparing causes that may be one, since jobs that find one at the same time don't know each other's causes.
 
-A hunt compares a failure with the causes known by then. A cause found later may explain it too, and findings of older
-releases don't record their needs.
+A hunt compares a failure with the causes known by then. A cause found later may explain it too.
 """
 
 from collections.abc import Collection, Iterator
@@ -10,13 +9,10 @@ from itertools import combinations
 from attnfuzz.harness.campaign.events import FindingFiled
 from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.campaign.under_way import UnderWay
-from attnfuzz.harness.reduce.ablation import ARGUMENTS, CONTENTS
 from attnfuzz.harness.search.examples import derive_seed
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import CausePair, ShrinkBudget, Slice, SliceKind
 from attnfuzz.harness.search.misread import may_be_one_misreading
-from attnfuzz.harness.search.siblings import siblings_of
-from attnfuzz.reference.any_case import AnyCase
 
 SHARE = 0.05
 """Share of each job's time for comparing, as long as there is something else to do."""
@@ -33,18 +29,15 @@ COMPARISON = ShrinkBudget(runs=150, seconds=5.0)
 MOST_SECONDS = 10.0
 """Seconds for comparing two causes, by several findings of each."""
 
-SIBLINGS = 4
-"""The score of two causes with sibling features, one misread argument or one exception: the same as for a shared kernel
-and backend.
-"""
+_SURE = 100
+"""The score of two causes with one misread argument or one exception."""
 
 
 class Comparisons:
     """Provides slices that compare two causes, at least one of which was filed in this campaign.
 
-    The causes share a kernel, a place or a needed feature. Two are compared again when one has about twice as many
-    differing findings, since these predict more, or was minimized. Compared pairs are folded from the events: the seed
-    of a slice follows from the names of its pair and from that number.
+    Two are compared again when one was minimized. Compared pairs are folded from the events: the seed of a slice
+    follows from the names of its pair.
     """
 
     def __init__(self, knowledge: Knowledge, *, seed: int, jobs: int = 1) -> None:
@@ -78,7 +71,7 @@ class Comparisons:
 
 
 def _version(cause: KnownCause) -> str:
-    return f"{cause.name} by {len(cause.showings).bit_length()}" + ("" if cause.ablated else ", as drawn")
+    return cause.name if cause.ablated else f"{cause.name}, as drawn"
 
 
 def _pairs(knowledge: Knowledge) -> Iterator[tuple[KnownCause, KnownCause]]:
@@ -90,47 +83,13 @@ def _pairs(knowledge: Knowledge) -> Iterator[tuple[KnownCause, KnownCause]]:
 
 
 def _likeness(cause: KnownCause, other: KnownCause) -> int:
-    """Return a score of how likely two causes are one; 0 if neither can explain the other.
-
-    A cause can explain a case in its backend or kernel that has its marks, and elsewhere if they are forms, edges or
-    uses of arguments. One without clues other than NaN in memory can explain a case in the same kernel, one that fails
-    at the same place, or one that the same mistake explains.
-    """
+    """Return a score of how likely two causes are one; 0 if neither can explain the other."""
     if may_be_one_misreading(cause, other) or cause.exceptions & other.exceptions:
-        return SIBLINGS
+        return _SURE
     same_kernel = not cause.kernels.isdisjoint(other.kernels)
-    same_backend = not _backends(cause).isdisjoint(_backends(other))
-    shared = (cause.hints & other.clues) | (cause.clues & other.hints)
-    if not (same_kernel or same_backend or shared & ARGUMENTS):
+    alike = {each.family for each in cause.symptoms} & {each.family for each in other.symptoms}
+    near = same_kernel or cause.case.backend == other.case.backend
+    explicable = [one.marks_in(its.case) is not None for one, its in ((cause, other), (other, cause))]
+    if not near or not alike or not any(explicable):
         return 0
-    if siblings_of(cause.needs, other.needs):
-        return SIBLINGS
-    same_place = cause.fingerprint.place == other.fingerprint.place
-    same_mistake = not set(cause.mistakes).isdisjoint(other.mistakes)
-    near = same_kernel or same_place or same_mistake
-    explicable = [
-        one
-        for one, its in ((cause, other), (other, cause))
-        if any(_may_explain(way, case, near=near) for way in _ways(one) for case in _cases(its))
-    ]
-    if not explicable or not (near or shared):
-        return 0
-    return 2 * (len(shared - CONTENTS) + same_kernel + same_mistake) + same_backend + len(explicable)
-
-
-def _may_explain(cause: KnownCause, case: AnyCase, *, near: bool) -> bool:
-    return cause.marks_in(case) is not None and (near or bool(cause.clues - CONTENTS))
-
-
-def _ways(cause: KnownCause) -> Iterator[KnownCause]:
-    """Yield the cause as each of its findings shows it."""
-    yield cause
-    yield from map(cause.by, cause.showings)
-
-
-def _cases(cause: KnownCause) -> Iterator[AnyCase]:
-    return (each.case for each in _ways(cause))
-
-
-def _backends(cause: KnownCause) -> frozenset[str]:
-    return frozenset(each.backend for each in cause.symptoms)
+    return 1 + sum(explicable) + same_kernel + len(cause.clues & other.clues)

@@ -19,9 +19,8 @@ from attnfuzz.harness.campaign.events import (
     UnconfirmedKept,
 )
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.search.known import KnownCause, Showing, several
+from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import FAILS_ALONE, SliceKind
-from attnfuzz.harness.search.siblings import siblings_of
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.any_case import AnyCase
 
@@ -104,24 +103,15 @@ class Knowledge:
         return [self._known(findings, self._first(findings)) for findings in self._groups()]
 
     def causes_near(self, backend: str) -> tuple[KnownCause, ...]:
-        """Return the causes that may be visible in `backend`, those seen in it first.
-
-        One that was merged because of sibling features is also included with its own case, which has the other marks.
-        """
+        """Return the causes that may be visible in `backend`, those seen in it first."""
 
         def elsewhere(cause: KnownCause) -> bool:
             return all(each.backend != backend for each in cause.symptoms)
 
-        known = (self._known(group, each) for group in self._groups() for each in self._representatives(group))
-        return tuple(sorted(known, key=elsewhere)[:MOST_CAUSES])
+        return tuple(sorted(self.causes, key=elsewhere)[:MOST_CAUSES])
 
     def _groups(self) -> Iterator[Sequence[AnyFinding]]:
         return (cause.findings for cause in causes_of(list(self.findings.values()), self._merged))
-
-    def _representatives(self, findings: Sequence[AnyFinding]) -> Iterator[AnyFinding]:
-        first = self._first(findings)
-        yield first
-        yield from (each for each in findings if each.name in self._merged and siblings_of(first.needs, each.needs))
 
     def cause_of(self, name: str) -> str:
         """Return the finding that represents the cause of the finding `name`, or "" if that is not known to fail."""
@@ -144,8 +134,6 @@ class Knowledge:
             ablated=first.ablated,
             shown_as=tuple(dict.fromkeys(shown_as)),
             shown_with=tuple(dict.fromkeys(finding.needs for finding in findings)),
-            mistakes=first.observation.mistakes,
-            showings=several(map(_showing, findings), but=_showing(first)),
             exceptions=frozenset(each.observation.exception for each in findings) - {""},
         )
 
@@ -182,14 +170,3 @@ class Knowledge:
         for suspect in suspects:
             self.pending.pop(suspect, None)
             self.times_seen.pop(suspect, None)
-
-
-def _showing(finding: AnyFinding) -> Showing:
-    return Showing(
-        case=finding.case,
-        fingerprint=finding.fingerprint,
-        needs=finding.needs,
-        ablated=finding.ablated,
-        mistakes=finding.observation.mistakes,
-        exception=finding.observation.exception,
-    )

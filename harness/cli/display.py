@@ -165,6 +165,8 @@ def _print_causes_and_scores(console: Console, home: Home | None, standing: Stan
     for number, view in enumerate(unexpected, start=1):
         several = f": {count(view.failures, 'failure')}" if view.symptoms else ""
         title = f"{'Cause' if several else 'Finding'} {number} of {len(unexpected)}, {view.status}{several}"
+        if view.heading:
+            console.print(Rule(view.heading, style="red", characters="="), width=width)
         console.print(Rule(title, style="red", characters="-"), width=width)
         _print_cause(console, view)
     if unexpected:

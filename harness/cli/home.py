@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
+from attnfuzz.harness.campaign.causes import UNDECIDED, heading_of
 from attnfuzz.harness.campaign.home import FINDINGS, Home
 from attnfuzz.harness.cli.answers import (
     CorpusCase,
@@ -77,14 +78,28 @@ def _answer_all(causes: Sequence[Sequence[AnyRecord]], kind: OtherHome | None) -
 
 def _print_causes(causes: Sequence[Sequence[AnyRecord]]) -> None:
     table = new_table("state", "last seen", "finding", whole=("state", "last seen"))
-    for first, *others in causes:
-        _list(table, first)
-        for record in others:
-            _list(table, record, indent="  ")
+    headings: dict[tuple[object, ...], list[Sequence[AnyRecord]]] = {}
+    for cause in causes:
+        headings.setdefault(_heading(cause), []).append(cause)
+    for together in headings.values():
+        if len(together) > 1:
+            table.add_row("", "", Text(f"Probably one bug, {len(together)} causes: {UNDECIDED}", style="italic"))
+        for first, *others in together:
+            _list(table, first)
+            for record in others:
+                _list(table, record, indent="  ")
     console = Terminal()
     console.print(table)
-    if table.row_count > len(causes):
-        console.print(f"{count(len(causes), 'cause')}, {count(table.row_count, 'finding')}.")
+    if (findings := sum(map(len, causes))) > len(causes):
+        console.print(f"{count(len(causes), 'cause')}, {count(findings, 'finding')}.")
+
+
+def _heading(cause: Sequence[AnyRecord]) -> tuple[object, ...]:
+    """Return a key that is equal for causes that are probably one bug, and have the same state."""
+    first, fixed = cause[0], all(each.state is State.FIXED for each in cause)
+    if isinstance(first, Record) and first.ablated:
+        return (fixed, *heading_of(first.case.backend, first.fingerprint, first.needs))
+    return (fixed, first.name)
 
 
 def _listed(record: Record, first: AnyRecord) -> ListedFinding:

@@ -13,7 +13,7 @@ from attnfuzz.harness.reduce.geometry import EDITS as GEOMETRY
 from attnfuzz.harness.reduce.geometry import to_head_dims
 from attnfuzz.harness.reduce.plain import EDITS as PLAIN
 from attnfuzz.harness.report.drawing import draw_case
-from attnfuzz.harness.search.moved import moved, on_memory_of, on_other_memory, on_the_way
+from attnfuzz.harness.search.moved import moved
 from attnfuzz.harness.triage.variants import Way, cut, ways_of_steps
 from attnfuzz.harness.verdict.describe import describe
 from attnfuzz.harness.verdict.failures import Observation
@@ -31,9 +31,6 @@ from attnfuzz.strategies.lean import Lean
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
-
-_FEW_ROWS = 15
-"""Maximum number of rows of a minimized case that another case is turned into part by part."""
 
 
 class AttentionFamily(Family[Case]):
@@ -88,15 +85,6 @@ class AttentionFamily(Family[Case]):
 
     def moved(self, case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
         return moved(case, to, fingerprint)
-
-    def between(self, case: Case, to: Case) -> Iterator[Case]:
-        return on_the_way(case, to) if sum(step.padded_tokens for step in to.steps) <= _FEW_ROWS else iter(())
-
-    def on_memory_of(self, case: Case, other: Case) -> Case:
-        return on_memory_of(case, other)
-
-    def on_other_memory(self, case: Case) -> Case:
-        return on_other_memory(case)
 
     def other_ways(self, case: Case, failing_step: int) -> Iterator[Way]:
         return ways_of_steps(case, failing_step)

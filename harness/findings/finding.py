@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from attnfuzz.harness.search.known import finding_name
+from attnfuzz.harness.search.naming import finding_name
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.reference import case_file

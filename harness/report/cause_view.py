@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from attnfuzz.harness.backends.registry import as_file_name
-from attnfuzz.harness.campaign.causes import Cause, causes_of
+from attnfuzz.harness.campaign.causes import UNDECIDED, Cause, causes_of
 from attnfuzz.harness.campaign.events import AnyFinding, FindingChecked, FindingFiled
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.family import family_of
@@ -48,7 +48,8 @@ class SymptomGroup(NamedTuple):
 class CauseView:
     """A cause in a report: its findings, those that pass, whether it has a script, and whose fault it is if known.
 
-    `obstacle` is a sentence about a script that is missing or has not shown the failure, or "".
+    `obstacle` is a sentence about a script that is missing or has not shown the failure, or "". `alike` is the number
+    of causes under its heading, and `leads` is set for the first of these.
     """
 
     cause: Cause
@@ -56,6 +57,13 @@ class CauseView:
     has_script: bool = False
     obstacle: str = ""
     blamed: Blamed | None = None
+    alike: int = 1
+    leads: bool = True
+
+    @property
+    def heading(self) -> str:
+        """A line above the first of several causes that are probably one bug, or ""."""
+        return f"Probably one bug, {self.alike} causes: {UNDECIDED}" if self.leads and self.alike > 1 else ""
 
     @property
     def finding(self) -> AnyFinding:
@@ -150,6 +158,8 @@ class CauseView:
         if self.cause.needs:
             facts.append(("needs", ", ".join(self.cause.needs)))
             facts += [("passes", words) for words in passes_if(self.cause.needs)]
+        if self.alike > 1:
+            facts.append(("probably", f"one bug with {count(self.alike - 1, 'other cause')}: {UNDECIDED}"))
         if self.lacks_needs and self.failures:
             why = "the failure is flaky" if self.recurrence else "no time left for ablation"
             facts.append(("other needs" if self.cause.needs else "needs", f"unknown: {why}"))
@@ -209,7 +219,14 @@ def cause_views(standing: Standing, scripts: Collection[str] = ()) -> list[Cause
     """Group all findings of a campaign by cause: new and returned ones, open, known and fixed ones, the worst first."""
     causes = causes_of([*standing.findings, *standing.fixed], standing.merged)
     views = [_view(cause.findings, scripts, standing) for cause in causes]
-    return sorted(views, key=lambda view: (_STATUSES.index(view.status), *view.order))
+    headings: dict[tuple[str, ...], list[CauseView]] = {}
+    for view in sorted(views, key=lambda view: (_STATUSES.index(view.status), *view.order)):
+        headings.setdefault((view.status, *view.cause.heading), []).append(view)
+    return [
+        replace(view, alike=len(together), leads=view is together[0])
+        for together in headings.values()
+        for view in together
+    ]
 
 
 def _view(findings: tuple[AnyFinding, ...], scripts: Collection[str], standing: Standing) -> CauseView:

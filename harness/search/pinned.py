@@ -3,7 +3,8 @@
 import math
 import time
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from copy import copy
+from typing import Generic, Self, TypeVar
 
 from attnfuzz.harness.family import family_of
 from attnfuzz.harness.reduce import identity
@@ -43,6 +44,8 @@ _RUNS_TO_END = 2
 class Pinned(Generic[C]):
     """The failure with `fingerprint` of the case `first`. A fault is the same at any address, an exception at one line.
 
+    `case` is the smallest case known to fail alike, and `clues` those that it needs as far as is known. The first case
+    ran after those of `history`.
     Every verdict of `run` is cached. Once the budget is spent, unknown cases count as passing, so that shrinking gets
     consistent answers and ends. `aside` gets each verdict. `slowest` is the time of a run that fails, if it takes long.
     """
@@ -57,9 +60,12 @@ class Pinned(Generic[C]):
         budget: ShrinkBudget,
         aside: Callable[[C, Verdict], None],
         slowest: float = 0.0,
+        history: tuple[AnyCase, ...] = (),
     ) -> None:
         self.fingerprint = fingerprint
-        self.first = first
+        self.first = self.case = first
+        self.clues: frozenset[Feature] = frozenset()
+        self.history = history
         self._verdicts: dict[Hashable, Verdict] = {identity(first): verdict}
         pinned = fingerprint.among(verdict.failures)
         self._exception = "" if pinned is None else pinned.exception
@@ -67,6 +73,19 @@ class Pinned(Generic[C]):
         self._slowest = slowest
         self._aside = aside
         self.limit(budget)
+
+    def reduced_to(self, case: C, clues: frozenset[Feature]) -> Self:
+        """Return the failure with a smaller case, which was run, and the clues that it needs."""
+        reduced = copy(self)
+        reduced.case, reduced.clues = case, clues
+        return reduced
+
+    @property
+    def failure(self) -> Observation:
+        """The failure of `case`."""
+        observation = self.observation(self.case)
+        assert observation is not None
+        return observation
 
     @property
     def fresh_seeds(self) -> int:

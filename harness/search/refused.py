@@ -16,11 +16,6 @@ from attnfuzz.reference.features.row import Feature
 Allowed = Callable[[Any], bool]
 
 
-def is_refused(pinned: Pinned[Any], ablation: Ablation[AnyCase]) -> bool:
-    """Return whether the backend is known to refuse each variant without a feature. Runs nothing."""
-    return all(map(pinned.refused, ablation.variants))
-
-
 def judged_without(
     pinned: Pinned[Any], ablation: Ablation[AnyCase], case: AnyCase, allowed: Allowed
 ) -> Iterator[AnyCase]:

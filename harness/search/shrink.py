@@ -10,9 +10,12 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.reduce import reduce_calls
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
 from attnfuzz.harness.sandbox.confirm import comes_back
+from attnfuzz.harness.search.attribute import Attributed
+from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.needs import cause_of
 from attnfuzz.harness.search.pinned import Pinned
+from attnfuzz.harness.search.settle import settle
 from attnfuzz.harness.search.smallest import reduced
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -63,20 +66,15 @@ def shrink(
         return runs.until(candidate, lambda verdict: fingerprint.among(verdict.failures) is not None)
 
     pinned: Pinned[Any] = Pinned(fingerprint, case, first, run=run, budget=budget, aside=lambda _case, _verdict: None)
-    smallest = _reduced(case, pinned, budget.runs, same_kernels=same_kernels)
-    for candidate in (smallest, case):
-        observation = pinned.observation(candidate)
-        assert observation is not None
-        if any(_again(runs, candidate, observation) for _ in range(repeat)):
-            return Shrunk(case=_noted(candidate, case), observation=observation, runs=runs.count)
-    return Shrunk(case=case, observation=first.failures[0], runs=runs.count, steady=False)
+    found = settle(_Stages(runs, budget.runs, same_kernels=same_kernels), pinned)
+    return found or Shrunk(case=case, observation=first.failures[0], runs=runs.count, steady=False)
 
 
 class _Runs:
-    """A runner that counts runs, and repeats a case whose failure is a race."""
+    """A runner that counts runs, and runs a case up to `repeat` times if its failure is a race."""
 
     def __init__(self, runner: CaseRunner[Any], repeat: int) -> None:
-        self._runner, self._repeat = runner, repeat
+        self._runner, self.repeat = runner, repeat
         self.count = 0
 
     def verdict(self, case: AnyCase) -> Verdict:
@@ -89,27 +87,50 @@ class _Runs:
     def until(self, case: AnyCase, enough: Callable[[Verdict], bool]) -> Verdict:
         """Run until `enough` accepts a verdict, and return that verdict, or the last one."""
         verdict = self.verdict(case)
-        for _ in range(self._repeat - 1):
+        for _ in range(self.repeat - 1):
             if enough(verdict) or verdict.unsupported is not None:
                 break
             verdict = self.verdict(case)
         return verdict
 
 
-def _reduced(case: AnyCase, pinned: Pinned[Any], budget: int, *, same_kernels: bool) -> AnyCase:
-    # Making candidates of a large case is slow, and has to end with the time.
-    def stop() -> bool:
-        return pinned.spent
+class _Stages:
+    """The stages for a case that was seen to fail. No cause is known, and nothing but the case is described."""
 
-    if pinned.spent:
-        return case
-    capability = resolve(case.backend).capability
-    if isinstance(case, CallCase):
-        same_kernels = same_kernels or capability.device is Device.CUDA
-        return reduce_calls(case, pinned.fails, same_kernels=same_kernels, stop=stop, budget=budget)
-    cause = cause_of(case, pinned, lambda each: capability.why_not(each) is None)
-    smallest: AnyCase = reduced(cause, pinned, capability=capability, stop=stop, runs=budget, plainly=True)[0]
-    return smallest
+    def __init__(self, runs: _Runs, budget: int, *, same_kernels: bool) -> None:
+        self._runs, self._budget, self._same_kernels = runs, budget, same_kernels
+
+    def confirm(self, suspected: Pinned[Any]) -> Pinned[Any] | None:
+        return suspected
+
+    def attribute(self, failing: Pinned[Any]) -> Attributed[Pinned[Any], KnownCause]:
+        return Attributed(None, failing)
+
+    def reduce(self, failing: Pinned[Any], cause: KnownCause | None) -> Pinned[Any]:
+        # Making candidates of a large case is slow, and has to end with the time.
+        def stop() -> bool:
+            return failing.spent
+
+        if failing.spent:
+            return failing
+        case, capability = failing.case, resolve(failing.case.backend).capability
+        if isinstance(case, CallCase):
+            same_kernels = self._same_kernels or capability.device is Device.CUDA
+            less = reduce_calls(case, failing.fails, same_kernels=same_kernels, stop=stop, budget=self._budget)
+            return failing.reduced_to(less, failing.clues)
+        needs = cause_of(case, failing, lambda each: capability.why_not(each) is None)
+        small, clues = reduced(needs, failing, capability=capability, stop=stop, runs=self._budget, plainly=True)
+        return failing.reduced_to(small, clues)
+
+    def confirm_again(self, failing: Pinned[Any], smallest: Pinned[Any]) -> Pinned[Any] | None:
+        for each in (smallest, failing):
+            if any(_again(self._runs, each.case, each.failure) for _ in range(self._runs.repeat)):
+                return each
+        return None
+
+    def describe(self, failing: Pinned[Any], cause: KnownCause | None) -> Shrunk:
+        case = _noted(failing.case, failing.first)
+        return Shrunk(case=case, observation=failing.failure, runs=self._runs.count)
 
 
 def _noted(smaller: AnyCase, case: AnyCase) -> AnyCase:

@@ -35,7 +35,6 @@ from attnfuzz.harness.serve.events import (
     ServeTrouble,
     ServeUnconfirmed,
 )
-from attnfuzz.harness.serve.explained import KnownServerCause
 from attnfuzz.harness.serve.findings import (
     REPORT,
     SCRIPT,
@@ -46,10 +45,12 @@ from attnfuzz.harness.serve.findings import (
     finding_name_of,
 )
 from attnfuzz.harness.serve.floor import calibrate_floor, margin
-from attnfuzz.harness.serve.hunt import RUNS_TO_CONFIRM, FaultHunter, Gone, Hunted, runs_to_fix
+from attnfuzz.harness.serve.hunt import FaultHunter, Gone, runs_to_fix
 from attnfuzz.harness.serve.judging import ServedFault, ServedKind
 from attnfuzz.harness.serve.ledger import ServerLedger
+from attnfuzz.harness.serve.predictions import KnownServerCause
 from attnfuzz.harness.serve.script import script_of
+from attnfuzz.harness.serve.stages import RUNS_TO_CONFIRM, Hunted
 from attnfuzz.harness.serve.standing import MOST_ALIKE, ServeStanding
 from attnfuzz.harness.serve.surface import Ability, client_environment, server_environment
 from attnfuzz.harness.serve.target import TestedServer

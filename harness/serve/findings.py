@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from attnfuzz.harness.files.durable import is_folder, write_durably
 from attnfuzz.harness.findings.sightings import Sighted, Sighting, state_after, with_sighting
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.serve.hunt import Hunted, Reran
+from attnfuzz.harness.serve.hunt import Reran
 from attnfuzz.harness.serve.judging import WRONG_ANSWERS, ServedFault
+from attnfuzz.harness.serve.stages import Hunted
 from attnfuzz.harness.serve.trace import RequestTrace
 from attnfuzz.harness.verdict.recurrence import Runs
 from attnfuzz.harness.verdict.wording import count

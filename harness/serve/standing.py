@@ -26,9 +26,9 @@ from attnfuzz.harness.serve.events import (
     ServeTrouble,
     ServeUnconfirmed,
 )
-from attnfuzz.harness.serve.explained import KnownServerCause
 from attnfuzz.harness.serve.floor import NoiseFloor
 from attnfuzz.harness.serve.judging import ServedFault, ServedKind
+from attnfuzz.harness.serve.predictions import KnownServerCause
 from attnfuzz.harness.serve.surface import Surface
 from attnfuzz.harness.verdict.wording import count
 

@@ -37,6 +37,11 @@ class Fingerprint(msgspec.Struct, frozen=True):
         """The fingerprint without the place for a fault, since a wild access hits by chance. Others are unchanged."""
         return replace(self, place="") if self.kind in FAULTS else self
 
+    @property
+    def family(self) -> str:
+        """The kinds that one bug shows by turns: wrong numbers, faults, or the kind itself."""
+        return "wrong" if self.kind in WRONG else "fault" if self.kind in FAULTS else self.kind
+
     def among(self, failures: Iterable[Observation]) -> Observation | None:
         """Return the first failure of the same backend with this fingerprint, a fault at any place, or None."""
         wanted = self.anywhere

@@ -6,14 +6,13 @@ from msgspec.structs import replace
 from small_cases import HEADS, step
 
 from attnfuzz.harness.reduce.ablation import FEATURES
-from attnfuzz.harness.search.explained import explain
-from attnfuzz.harness.search.known import KnownCause, Showing
+from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.pinned import Pinned
+from attnfuzz.harness.search.predictions import attribute_case
 from attnfuzz.harness.verdict.failures import Access, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Mode
-from attnfuzz.reference.mistake import Mistake
 
 Faulty = Callable[[Case], Sequence[tuple[Kind, str]]]
 """A kernel: the kinds of its failures on a case, with their places."""
@@ -42,21 +41,18 @@ def explained(
     known: Case,
     needs: tuple[str, ...],
     *,
-    mistakes: tuple[tuple[Mistake, ...], tuple[Mistake, ...]] = ((), ()),
     beside: tuple[KnownCause, ...] = (),
     shown_as: tuple[Fingerprint, ...] = (),
     errs: Errs = lambda _: None,
     allowed: Callable[[Case], bool] = lambda _: True,
-    also: tuple[tuple[Case, tuple[str, ...]], ...] = (),
     ablated: bool = True,
     failing_needs: tuple[str, ...] = (),
     refuses: Callable[[Case], bool] = lambda _: False,
 ) -> bool:
     """Whether the cause of how `known` fails, which needs these features, explains how `failing` fails.
 
-    The cause has further findings: `also` are their cases, with the features that they need. Unless it is `ablated`,
-    its needs are not known. The failure needs the features `failing_needs`. The backend answers Unsupported to cases
-    that it `refuses`.
+    Unless the cause is `ablated`, its needs are not known. The failure needs the features `failing_needs`. The backend
+    answers Unsupported to cases that it `refuses`.
     """
     first, other = judged(faulty, known, errs), judged(faulty, failing, errs)
     cause = KnownCause(
@@ -66,11 +62,6 @@ def explained(
         needs=needs,
         ablated=ablated,
         shown_as=shown_as,
-        mistakes=mistakes[0],
-        showings=tuple(
-            Showing(case=case, fingerprint=Fingerprint.of(case.backend, judged(faulty, case).failures[0]), needs=its)
-            for case, its in also
-        ),
     )
     pinned = Pinned(
         Fingerprint.of(failing.backend, other.failures[0]),
@@ -81,8 +72,7 @@ def explained(
         aside=lambda _case, _verdict: None,
     )
     needed = [FEATURES[name] for name in failing_needs]
-    found = explain(pinned, (cause,), allowed, mistakes=mistakes[1], needed=needed, beside=beside)
-    return found.cause is not None
+    return attribute_case(pinned, (cause,), allowed, needed=needed, beside=beside).cause is not None
 
 
 def lengths(case: Case) -> list[tuple[int, int]]:

@@ -14,16 +14,16 @@ from msgspec.structs import replace
 from repetition import examples
 
 from attnfuzz.harness.campaign import schedule
-from attnfuzz.harness.campaign.causes import causes_of
+from attnfuzz.harness.campaign.causes import Cause, causes_of
 from attnfuzz.harness.campaign.comparisons import Comparisons
-from attnfuzz.harness.campaign.events import AlreadyFiled, CausesMerged, Event, FindingFiled, SliceFinished
+from attnfuzz.harness.campaign.events import CausesMerged, Event, FindingFiled, SliceFinished
 from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.ledger.entry import Entry
 from attnfuzz.harness.ledger.file import Ledger
 from attnfuzz.harness.search.messages import SliceKind
-from attnfuzz.harness.verdict.failures import Kind, Verdict
-from attnfuzz.reference.case import Case, KvView, Mode, QueryView, Scales, Views
+from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.reference.case import Case, KvView, Mode, QueryView, Views
 
 SEED_OF_TWO_MODES = 2
 """With it, two jobs that begin at the same time meet a fault in two modes first."""
@@ -173,16 +173,6 @@ def test_causes_that_differ_are_compared_once_also_after_a_kill(tmp_path: Path) 
     assert lone_comparisons(before).next_slice(None, ()) is not None
 
 
-def test_causes_are_compared_again_when_one_has_other_findings_too(tmp_path: Path) -> None:
-    faults = Fault(needs=("sinks",), modes=(Mode.DECODE,)), Fault(needs=("sinks", "soft cap"), modes=(Mode.EXTEND,))
-    events = events_of(tmp_path, *faults)
-    first = of(FindingFiled, events)[0]
-    fingerprint = replace(first.fingerprint, kind=Kind.NOT_FINITE)
-    more = replace(first, name="more", cause=first.name, fingerprint=fingerprint)
-    assert lone_comparisons(events).next_slice(None, ()) is None
-    assert lone_comparisons([*events, more]).next_slice(None, ()) is not None
-
-
 def test_each_job_has_a_share_of_its_time_for_comparing(tmp_path: Path) -> None:
     faults = Fault(needs=("sinks",), modes=(Mode.DECODE,)), Fault(needs=("sinks", "soft cap"), modes=(Mode.EXTEND,))
     events = events_of(tmp_path, *faults)
@@ -204,23 +194,13 @@ def test_a_merged_cause_is_known_if_the_ledger_knows_the_explaining_one(tmp_path
     assert all(finding.known == "why" for finding in Standing.of(again).findings if finding.name == merged.name)
 
 
-class _Swapped(FaultyJudge):
-    """A kernel that takes scales for each other: it is right where both are the same."""
-
-    def verdict(self, case: Case) -> Verdict:
-        """Judge without running anything."""
-        wrong = case.scales.k != case.scales.v
-        return super().verdict(case) if wrong else Verdict(rows=1)
-
-
-def test_a_mistake_that_either_of_two_scales_shows_is_one_cause_and_filed_once(tmp_path: Path) -> None:
-    scaled = st.builds(
-        lambda mode, scales: replace(featured(mode=mode), scales=scales),
-        st.sampled_from(MODES),
-        st.sampled_from((Scales(), Scales(k=2.0), Scales(v=0.5))),
-    )
-    fakes = FakeJobs(_Swapped(Fault()), 1, strategy=scaled)
-    events = list(begin(plan(tmp_path, examples=300, jobs=1, seed=1), fakes).events())
-    (cause,) = Standing.of(events).causes
-    assert cause.needs in (("K scale",), ("V scale",))
-    assert len(of(AlreadyFiled, events)) <= 1
+def test_causes_of_one_kind_that_need_the_same_clues_share_a_heading(tmp_path: Path) -> None:
+    findings = Standing.of(events_of(tmp_path, Fault(needs=("sinks",)), Fault(needs=("soft cap",)))).filed
+    sinks, cap = (next(each for each in findings if each.needs == (needs,)) for needs in ("sinks", "soft cap"))
+    nan = replace(sinks.fingerprint, kind=Kind.NOT_FINITE, kernel="other")
+    alike = replace(sinks, name="alike", fingerprint=nan)
+    fault = replace(sinks, name="fault", fingerprint=replace(nan, kind=Kind.ILLEGAL_ACCESS))
+    elsewhere = replace(sinks, name="elsewhere", case=sinks.case.having(backend="another"))
+    unknown = replace(sinks, name="unknown", ablated=False)
+    first, *others = (Cause((each,)).heading for each in (sinks, alike, cap, fault, elsewhere, unknown))
+    assert [first == each for each in others] == [True, False, False, False, False]

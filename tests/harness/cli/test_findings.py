@@ -49,6 +49,17 @@ def test_findings_of_a_cause_are_listed_below_the_one_that_stands_for_it(attnfuz
     assert shown[1:3] == ["  needs sinks, window", f"  same cause as {cause.name}"]
 
 
+def test_causes_that_are_probably_one_bug_are_listed_under_one_heading(attnfuzz: Run, tmp_path: Path) -> None:
+    night = archive(tmp_path / "attnfuzz-out", "night 1")
+    for kind, needs in ((Kind.OUTPUT_MISMATCH, "sinks"), (Kind.HANG, "window"), (Kind.NOT_FINITE, "sinks")):
+        night.file(replace(found(kind=kind), needs=(needs,)), FINGERPRINT)
+    lines = attnfuzz("findings", "list").out.splitlines()
+    (heading,) = (number for number, line in enumerate(lines) if "Probably one bug, 2 causes" in line)
+    below = [number for number, line in enumerate(lines) if "with sinks" in line]
+    (above,) = (number for number, line in enumerate(lines) if "with window" in line)
+    assert above < heading < min(below)
+
+
 def test_a_finding_is_shown_with_its_history_and_report(attnfuzz: Run, name: str) -> None:
     lines = attnfuzz("findings", "show", name).out.splitlines()
     assert lines[0] == "fixed  computes a wrong output (fake, decode)"

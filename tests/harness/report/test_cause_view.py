@@ -144,3 +144,19 @@ def test_a_cause_is_known_if_all_of_its_findings_are() -> None:
 def test_the_explanation_comes_from_the_judge_or_from_the_title(message: str, tier: str, explanation: str) -> None:
     (view,) = views(filed(FAKE, observation=replace(MISMATCH, message=message, tier=tier)))
     assert view.explanation == explanation
+
+
+def test_causes_that_are_probably_one_bug_stand_under_one_heading() -> None:
+    one, other = (replace(filed(FAKE, name), needs=("sinks",)) for name in ("one", "other"))
+    window = replace(filed(FAKE, "window"), needs=("window",))
+    standing = Standing.of([started("fake"), one, window, other, finished()])
+    heading = "Probably one bug, 2 causes: same needs, same kind, same library"
+    assert [(view.cause.name, view.heading) for view in cause_views(standing)] == [
+        ("one", heading),
+        ("other", ""),
+        ("window", ""),
+    ]
+    assert render_html(standing).count(heading) == 1
+    words = "one bug with 1 other cause: same needs, same kind, same library"
+    for text in (render_junit(standing).decode(), render_markdown(standing), render_html(standing)):
+        assert text.count(words) == 2

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 import pytest
-from fake_search import Counting, FakeJudge, decode, hunt, kv_lens, observed
+from fake_search import Counting, FakeJudge, decode, hunt, observed
 from msgspec.structs import replace
 
-from attnfuzz.harness.search.known import finding_name
 from attnfuzz.harness.search.messages import (
     AnyMessage,
     Caught,
@@ -128,25 +127,3 @@ def test_a_case_that_hangs_on_a_late_device_alone_is_not_run_often(*, prompt_too
     assert (found.case == drawn) is not prompt_too
     # Once when it is found, and once in a fresh one.
     assert (judge.hung == 2) is not prompt_too
-
-
-def test_races_with_a_late_device_are_one_cause_whatever_they_do() -> None:
-    lse = observed(Kind.LSE_MISMATCH, "lse")
-
-    class Racing(FakeJudge):
-        runs = 0
-
-        def verdict(self, case: Case) -> Verdict:
-            longest = max(kv_lens(case))
-            self.runs += 1
-            fails = longest >= 100 and case.pace is Pace.LATE and self.runs % 2
-            return Verdict(observations=(UNWRITTEN if longest < 200 else lse,) if fails else ())
-
-    late = [replace(decode(length), pace=Pace.LATE) for length in (150, 250)]
-    replays = [Replay(case=case, failed=(seen,)) for case, seen in zip(late, (UNWRITTEN, lse), strict=True)]
-    first, second = settled(sent_by(Racing(lambda _: ()), replays))
-    assert isinstance(first, Caught)
-    assert isinstance(second, Caught)
-    assert (first.needs, second.needs) == (("late device",), ("late device",))
-    assert first.cause == ""
-    assert second.cause == finding_name(first.case, first.observation)

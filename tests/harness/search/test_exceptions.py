@@ -7,7 +7,7 @@ from fake_search import caught, hunt, of_steps
 from hypothesis import strategies as st
 
 from attnfuzz.harness.search.compared import compared
-from attnfuzz.harness.search.known import KnownCause, Showing
+from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import Caught, CausePair, SameCauses
 from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.reference.case import Case, Mode
@@ -54,8 +54,7 @@ def test_two_causes_that_one_line_raises_are_one() -> None:
 def test_a_cause_has_the_exceptions_of_all_its_findings() -> None:
     known = cause_of(found_in(FIRST, SINKS), "known")
     other = found_in(SECOND, OTHER)
-    showing = Showing(case=other.case, fingerprint=other.fingerprint, exception=other.observation.exception)
-    assert known.also_by(showing).exceptions == {"IndexError at mine.py:7", "IndexError at mine.py:9"}
+    assert known.also(cause_of(other, "other")).exceptions == {"IndexError at mine.py:7", "IndexError at mine.py:9"}
 
 
 def test_shrinking_stays_with_the_exception_of_one_line() -> None:

@@ -1,5 +1,6 @@
 """A slice of the search: what is pinned, shrunk, confirmed, passed over and set aside."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from attnfuzz.harness.search.messages import (
     Slice,
     Suspect,
 )
+from attnfuzz.harness.search.slice_time import SliceTime
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
@@ -222,15 +224,20 @@ def test_a_slice_tells_how_many_cases_it_came_to(monkeypatch: pytest.MonkeyPatch
     kept = tuple(Replay(case=decode(length)) for length in (1, 2, 3))
     assert hunt(FakeJudge(lambda _: ()), replays=kept)[0].replayed == 3
     judge = FakeJudge(lambda _: ())
-    monkeypatch.setattr(Hunt, "_time_is_up", lambda _: len(judge.judged) == 2)
+    monkeypatch.setattr(SliceTime, "is_up", property(lambda _: len(judge.judged) == 2))
     assert hunt(judge, replays=kept)[0].replayed == 2
 
 
+def _has_confirmed(judge: FakeJudge, _: SliceTime) -> bool:
+    return bool(judge.confirmed)
+
+
 def test_another_failure_seen_while_shrinking_stays_a_suspect_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hunt, "_time_is_up", lambda self: self._pinned is not None)
     sent_about = set()
     for seed in range(5):
-        _, sent = hunt(FakeJudge(fails_in_two_ways), seed=seed)
+        judge = FakeJudge(fails_in_two_ways)
+        monkeypatch.setattr(SliceTime, "is_up", property(partial(_has_confirmed, judge)))
+        _, sent = hunt(judge, seed=seed)
         kinds = [message.fingerprint.kind for message in sent if isinstance(message, Suspect)]
         assert [found.fingerprint.kind for found in caught(sent)] == kinds[:1]
         assert [message.left_over for message in sent if isinstance(message, Suspect)] == [False, True][: len(kinds)]

@@ -23,13 +23,14 @@ from attnfuzz.harness.serve.client import Client, ServerError, TookTooLong
 from attnfuzz.harness.serve.discovery import SECONDS
 from attnfuzz.harness.serve.events import ServeFinished, ServeProgress, ServeResumed
 from attnfuzz.harness.serve.findings import TRACE, read_serve_records
-from attnfuzz.harness.serve.hunt import FaultHunter, Hunted
+from attnfuzz.harness.serve.hunt import FaultHunter
 from attnfuzz.harness.serve.judging import ServedFault, ServedKind
 from attnfuzz.harness.serve.launch import LaunchedServer
 from attnfuzz.harness.serve.ledger import ServeLedgerError, ServerEntry, ServerLedger
 from attnfuzz.harness.serve.log import read_serve_log
 from attnfuzz.harness.serve.run import Served, resume_against, run_against
 from attnfuzz.harness.serve.script import script_of
+from attnfuzz.harness.serve.stages import Hunted
 from attnfuzz.harness.serve.standing import ServeStanding
 from attnfuzz.harness.serve.surface import Ability
 from attnfuzz.harness.serve.target import TestedServer

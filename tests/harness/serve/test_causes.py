@@ -6,10 +6,11 @@ from functools import cache
 import pytest
 from msgspec.structs import replace
 
+from attnfuzz.harness.search.attribute import Attributed
 from attnfuzz.harness.serve.ablation import FEATURES, Rerunning, ablated, features, without
 from attnfuzz.harness.serve.draw import drawn, traces
-from attnfuzz.harness.serve.explained import KnownServerCause, TraceExplained, explain_trace
 from attnfuzz.harness.serve.judging import ServedFault, ServedKind
+from attnfuzz.harness.serve.predictions import KnownServerCause, attribute_trace
 from attnfuzz.harness.serve.surface import Ability, Speaks, Surface
 from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest
 
@@ -111,19 +112,21 @@ def _cause(*needs: str, kind: ServedKind = ServedKind.WRONG_LOGPROBS) -> KnownSe
     return KnownServerCause("+".join(needs), needs, ServedFault(kind, ""))
 
 
-def _explained(repeat: Callable[[RequestTrace], Rerunning], *known: KnownServerCause) -> TraceExplained:
-    return explain_trace(_everything(), WRONG, known, repeat, SURFACE, over=lambda: False)
+def _explained(
+    repeat: Callable[[RequestTrace], Rerunning], *known: KnownServerCause
+) -> Attributed[RequestTrace, KnownServerCause]:
+    return attribute_trace(_everything(), WRONG, known, repeat, SURFACE, over=lambda: False)
 
 
 def test_a_trace_that_passes_without_a_cause_and_fails_with_it_alone_is_explained() -> None:
     known = _cause("at once"), _cause("shared prefix", "n > 1"), _cause("grammar")
-    assert _explained(_needing("shared prefix", "n > 1"), *known).cause == "shared prefix+n > 1"
-    assert _explained(_needing("grammar"), *known).cause == "grammar"
+    assert _explained(_needing("shared prefix", "n > 1"), *known).cause == known[1]
+    assert _explained(_needing("grammar"), *known).cause == known[2]
 
 
 def test_a_bug_that_needs_more_than_a_cause_is_another() -> None:
     found = _explained(_needing("at once", "n > 1"), _cause("at once"))
-    assert found.cause == ""
+    assert found.cause is None
 
 
 def test_a_bug_hidden_by_a_known_cause_is_pursued() -> None:
@@ -131,13 +134,15 @@ def test_a_bug_hidden_by_a_known_cause_is_pursued() -> None:
         return max(_needing("n > 1")(trace), _needing("grammar")(trace))
 
     found = _explained(fails, _cause("n > 1"))
-    assert found.cause == ""
-    assert "n > 1" not in features(found.trace, SURFACE)
-    assert explain_trace(found.trace, WRONG, [_cause("grammar")], fails, SURFACE, over=lambda: False).cause == "grammar"
+    assert found.cause is None
+    assert "n > 1" not in features(found.tried, SURFACE)
+    assert attribute_trace(found.tried, WRONG, [_cause("grammar")], fails, SURFACE, over=lambda: False).cause == _cause(
+        "grammar"
+    )
 
 
 def test_a_failure_that_another_oracle_sees_is_not_explained() -> None:
-    assert _explained(_needing("n > 1"), _cause("n > 1", kind=ServedKind.LEAKED)).cause == ""
+    assert _explained(_needing("n > 1"), _cause("n > 1", kind=ServedKind.LEAKED)).cause is None
 
 
 def test_no_cause_is_believed_that_was_not_run() -> None:
@@ -145,6 +150,6 @@ def test_no_cause_is_believed_that_was_not_run() -> None:
         raise AssertionError
 
     plain = RequestTrace(bursts=(Burst(requests=(ServedRequest(Prompt(0, 3), tokens=1),)),))
-    assert explain_trace(plain, WRONG, [_cause("n > 1")], never, SURFACE, over=lambda: False).cause == ""
-    over = explain_trace(_everything(), WRONG, [_cause("n > 1")], never, SURFACE, over=lambda: True)
-    assert over == TraceExplained("", _everything())
+    assert attribute_trace(plain, WRONG, [_cause("n > 1")], never, SURFACE, over=lambda: False).cause is None
+    over = attribute_trace(_everything(), WRONG, [_cause("n > 1")], never, SURFACE, over=lambda: True)
+    assert over == Attributed(None, _everything())
