@@ -2,8 +2,11 @@
 
 from msgspec.structs import replace
 
-from attnfuzz.reference.case import Case, OtherGroup, Pages, Tombstone
+from attnfuzz.reference.case import Case, Granularity, OtherGroup, Pages, Tombstone
 from attnfuzz.reference.geometry import Geometry
+
+MAX_PAGE_SIZE = 4096
+"""Maximum number of tokens of a page."""
 
 
 def pages_left(case: Case, q_len: int, kv_len: int) -> int:
@@ -49,3 +52,15 @@ def _doubled(number: int) -> int:
 
 def _halved(number: int) -> int:
     return number // 2
+
+
+def may_share_pool(geometry: Geometry, granularity: Granularity, group: OtherGroup) -> bool:
+    """Return whether pages of this group can have as many bytes as those of `geometry`, in a pool without scales."""
+    if geometry.latent is not None or granularity is not Granularity.TENSOR:
+        return False
+    if group in (OtherGroup.MORE_HEADS, OtherGroup.SHORTER_PAGES):
+        return geometry.page_size % 2 == 0
+    if group is OtherGroup.SAME:
+        return True
+    halved = (geometry.head_dim_qk, geometry.head_dim_vo) if group is OtherGroup.LONGER_PAGES else (geometry.kv_heads,)
+    return all(number % 2 == 0 for number in halved) and 2 * geometry.page_size <= MAX_PAGE_SIZE

@@ -12,39 +12,32 @@ from attnfuzz.reference.case import (
     BlockScales,
     Case,
     Granularity,
-    KvView,
     Launch,
-    Magnitude,
     Mask,
     Mode,
     OtherGroup,
     Request,
     Scales,
     Step,
-    TableTail,
-    Tombstone,
     steps_in_chunks,
 )
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.features import TABLE
 from attnfuzz.reference.geometry import Geometry
-from attnfuzz.reference.magnitudes import magnitudes_of
 from attnfuzz.reference.nvfp4 import BLOCK, INTERLEAVED
 from attnfuzz.reference.related import NotRelated, related
-from attnfuzz.reference.rope import RopeScaling, RotaryShare
+from attnfuzz.reference.shared_pools import MAX_PAGE_SIZE
 
 MAX_BATCH = 1024
 MAX_KV_LEN = 1 << 20
 MAX_STEPS = 64
 # Each chunk takes up to six guarded tensors of two mappings each, and Linux grants a process 65,530 by default.
 MAX_CHUNKS = 512
-MAX_PAGE_SIZE = 4096
 MAX_TABLE_ENTRIES = 1 << 28
 # 8 GiB: enough for element offsets above 2^32 in bf16, with which 32-bit offsets overflow.
 MAX_POOL_BYTES = 1 << 33
 # 512 GiB: the smallest address spaces have 39 bits.
 MAX_POOL_ADDRESSES = 1 << 39
-# Number of rows of a table of cosines before those of the keys.
-MAX_SHIFT = 1 << 16
 MAX_QUERY_BYTES = 1 << 33
 MAX_QUERY_SCALE = 256.0
 MAX_MASK_ENTRIES = 1 << 28
@@ -83,8 +76,9 @@ def validate(case: Case) -> None:
     validate_backend_name(case.backend)
     _validate_geometry(case.geometry)
     _validate_scales(case)
-    _validate_rope(case)
-    _validate_memory_layout(case)
+    for violation in TABLE.violations(case):
+        raise ImpossibleCase(*violation)
+    _validate_call(case)
     _validate_steps(case)
     _validate_size(case)
     _validate_past(case)
@@ -171,9 +165,6 @@ def _validate_scales(case: Case) -> None:
             raise ImpossibleCase(f"scales.{field}", value, "must be positive with tensors of scales")
     _validate_granularity(case)
     _validate_queries(case)
-    if case.magnitude not in magnitudes_of(case.geometry, case.scales, case.values):
-        legal = f"must be {Magnitude.PLAIN} with these dtypes, latents, scales of K and V, or values"
-        raise ImpossibleCase("magnitude", case.magnitude.value, legal)
 
 
 def _validate_granularity(case: Case) -> None:
@@ -218,40 +209,10 @@ def is_power_of_two(number: float) -> bool:
     return math.frexp(number)[0] == _MANTISSA_OF_POWERS
 
 
-def _validate_rope(case: Case) -> None:
-    rope, geometry = case.rope, case.geometry
-    if rope is None:
-        return
-    if not 0 <= rope.shift <= MAX_SHIFT:
-        raise ImpossibleCase("rope.shift", rope.shift, f"must be at least 0 and at most {MAX_SHIFT}")
-    if not (math.isfinite(rope.theta) and rope.theta >= 1):
-        raise ImpossibleCase("rope.theta", rope.theta, "must be finite, and at least 1")
-    if rope.scaling is RopeScaling.YARN and rope.theta == 1:
-        raise ImpossibleCase("rope.theta", rope.theta, "must be larger than 1 with YaRN")
-    if geometry.latent is not None and rope.share is not RotaryShare.WHOLE:
-        raise ImpossibleCase("rope.share", rope.share.value, "must be whole with latents: their rotary part is rotated")
-    dim = geometry.latent.rope if geometry.latent else geometry.head_dim_qk
-    if rope.dim(geometry) > dim or rope.dim(geometry) % 2:
-        field = "latent.rope" if geometry.latent else "head_dim_qk"
-        raise ImpossibleCase(f"geometry.{field}", dim, "must be at least 2 with rope, and even in a latent")
-
-
 def may_be_swizzled(geometry: Geometry, granularity: Granularity) -> bool:
     """Return whether the scales of values may be swizzled: slots of a page, and blocks of a row, in whole groups."""
     whole_pages = geometry.page_size % INTERLEAVED == 0
     return granularity is Granularity.BLOCK and whole_pages and geometry.head_dim_vo % (BLOCK * INTERLEAVED) == 0
-
-
-def _validate_memory_layout(case: Case) -> None:
-    if case.mask is not Mask.CAUSAL and case.geometry.latent is not None:
-        raise ImpossibleCase("mask", case.mask.value, "must be causal with latents")
-    if case.views.kv is KvView.PAIRED and case.geometry.head_dim_qk != case.geometry.head_dim_vo:
-        raise ImpossibleCase("views.kv", case.views.kv.value, "K and V share a pool only if their head dims are equal")
-    if case.pages.tail is TableTail.POISON and case.pages.spare == 0:
-        raise ImpossibleCase("pages.spare", 0, "must be at least 1: a table tail of poison needs a page of poison")
-    _validate_window_pool(case)
-    _validate_other_group(case)
-    _validate_call(case)
 
 
 def _validate_call(case: Case) -> None:
@@ -295,35 +256,6 @@ _CONDITIONS: dict[ArgumentForm, Callable[[Case], bool]] = {
     ArgumentForm.LSE_LAYOUT: lambda case: not any(step.padded for step in case.steps),
 }
 """The conditions of forms: the argument must exist, and have its default where it is omitted, or no effect."""
-
-
-def _validate_window_pool(case: Case) -> None:
-    geometry, pages = case.geometry, case.pages
-    if pages.tombstone is not Tombstone.NONE and (geometry.window_left < 0 or geometry.latent is not None):
-        raise ImpossibleCase("pages.tombstone", pages.tombstone.value, "must be none without a window, and for latents")
-    if pages.window_tail and pages.tombstone is Tombstone.NONE:
-        raise ImpossibleCase("pages.window_tail", True, "must be false without tombstones")
-    if pages.window_tail and pages.other_group is not OtherGroup.NONE:
-        raise ImpossibleCase("pages.window_tail", True, "must be false with another group, which stores every token")
-
-
-def _validate_other_group(case: Case) -> None:
-    group = case.pages.other_group
-    if group is not OtherGroup.NONE and not may_share_pool(case.geometry, case.scales.granularity, group):
-        legal = "must be none for latents and tensors of scales, and needs even head dims or an even page size"
-        raise ImpossibleCase("pages.other_group", group.value, legal)
-
-
-def may_share_pool(geometry: Geometry, granularity: Granularity, group: OtherGroup) -> bool:
-    """Return whether pages of this group can have as many bytes as those of `geometry`, in a pool without scales."""
-    if geometry.latent is not None or granularity is not Granularity.TENSOR:
-        return False
-    if group in (OtherGroup.MORE_HEADS, OtherGroup.SHORTER_PAGES):
-        return geometry.page_size % 2 == 0
-    if group is OtherGroup.SAME:
-        return True
-    halved = (geometry.head_dim_qk, geometry.head_dim_vo) if group is OtherGroup.LONGER_PAGES else (geometry.kv_heads,)
-    return all(number % 2 == 0 for number in halved) and 2 * geometry.page_size <= MAX_PAGE_SIZE
 
 
 def _validate_steps(case: Case) -> None:

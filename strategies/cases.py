@@ -20,7 +20,7 @@ from attnfuzz.strategies.geometry import Geometries
 from attnfuzz.strategies.lean import NO_LEAN, Lean
 from attnfuzz.strategies.padding import draw_attention_group, draw_launches, draw_padding
 from attnfuzz.strategies.rare_features import (
-    draw_mask,
+    draw_features,
     draw_relation,
     draw_rope,
     draw_shared_pool,
@@ -140,10 +140,10 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
         seed=draw(_SEEDS),
         # A CPU has no queue.
         pace=draw(_PACES.under(lean)) if can.device is Device.CUDA else Pace.PROMPT,
-        mask=draw_mask(draw, can, geometry, steps, lean),
         serving=draw_serving(draw, can, geometry, steps, placement["pages"], lean),
         shared_keys=draw_shared_keys(draw, can, ranks, steps, lean),
     )
+    case = draw_features(draw, case, can, lean)
     if can.arguments or can.earlier_uses:
         case = with_call(draw, case, can, lean)
     relation = None if can.writes or can.schedules else draw_relation(draw, case, can, lean)

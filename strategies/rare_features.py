@@ -1,6 +1,8 @@
 """The draws of features that few backends have, and of a case's relation."""
 
-from functools import cache
+from collections.abc import Iterable
+from functools import cache, partial
+from typing import Any
 
 from hypothesis.strategies import DrawFn
 from msgspec.structs import replace
@@ -10,20 +12,21 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import (
     Case,
     Granularity,
-    Mask,
-    Mode,
     OtherGroup,
     Pages,
-    Step,
     Tombstone,
 )
+from attnfuzz.reference.features import TABLE
 from attnfuzz.reference.features.calls import axis_of_form
 from attnfuzz.reference.features.classes import ROTARY_SHIFTS, ROTARY_THETAS
+from attnfuzz.reference.features.moments import moments_of
+from attnfuzz.reference.features.row import FeatureRow
 from attnfuzz.reference.features.writes import rotary_shares
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.rope import Pairing, Rope, RopeScaling, RotaryShare
-from attnfuzz.reference.validity import may_share_pool, takes
+from attnfuzz.reference.shared_pools import may_share_pool
+from attnfuzz.reference.validity import takes
 from attnfuzz.strategies.choices import Choice, WeightedFlag, on
 from attnfuzz.strategies.lean import Lean
 
@@ -55,27 +58,27 @@ def _other_group(groups: tuple[OtherGroup, ...]) -> Choice[OtherGroup]:
     return Choice((OtherGroup.NONE,) * _ALONE_OF * len(groups) + groups, on("other group"))
 
 
-_TIMES_CAUSAL = 3
-# Few cases have a step that verifies drafts.
-_TIMES_TREE = 4
+def draw_features(draw: DrawFn, case: Case, can: Capability, lean: Lean) -> Case:
+    """Draw the features whose rows have the variants of a case to choose from."""
+    for row in TABLE.rows:
+        variants = row.draws(can, case) if row.draws else ()
+        distinct = tuple(dict.fromkeys(variants))
+        if len(distinct) > 1:
+            likely = tuple(map(distinct.index, variants))
+            shown = tuple(map(frozenset, map(partial(_shown_by, row), distinct)))
+            case = distinct[draw(_variant(likely, shown).under(lean))]
+    return case
 
 
-def draw_mask(draw: DrawFn, can: Capability, geometry: Geometry, steps: tuple[Step, ...], lean: Lean) -> Mask:
-    """Draw a mask that the backend supports. Trees are only drawn for cases with a verify step."""
-    trees = any(step.mode is Mode.TARGET_VERIFY for step in steps)
-    windowed = geometry.window_left >= 0
-    options = tuple(
-        mask for mask in can.masks if (trees or mask is not Mask.TREE) and (not windowed or mask in can.windowed_masks)
-    )
-    return draw(_mask(options).under(lean)) if len(options) > 1 else Mask.CAUSAL
+def _shown_by(row: FeatureRow[Any], case: Case) -> Iterable[str]:
+    """Return the features of a row that a case or a step of it has."""
+    subjects: Iterable[Any] = moments_of(case) if row.of_steps else (case,)
+    return (row.axis.feature(value) for subject in subjects for value in row.axis.place(subject))
 
 
 @cache
-def _mask(options: tuple[Mask, ...]) -> Choice[Mask]:
-    times = {Mask.CAUSAL: _TIMES_CAUSAL, Mask.TREE: _TIMES_TREE}
-    # Hypothesis shrinks to the first option.
-    ordered = (mask for mask in Mask if mask in options)
-    return Choice(tuple(mask for mask in ordered for _ in range(times.get(mask, 1))), on("mask"))
+def _variant(likely: tuple[int, ...], shown: tuple[frozenset[str], ...]) -> Choice[int]:
+    return Choice(likely, shown.__getitem__)
 
 
 # Of RoFormer, of Llama 3 and of Qwen 2.

@@ -1,39 +1,36 @@
 """Describing a case in words and numbers, readable at a glance, within 80 columns."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 from textwrap import fill
 
-import msgspec
-
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.calls import REPLAY, Argument, Call, CallCase, View
-from attnfuzz.reference.case import Case, Launch, Request, SharedKeys, Step
+from attnfuzz.reference.case import Case, Launch, Request, Step
 from attnfuzz.reference.case_file import case_id
+from attnfuzz.reference.features import TABLE
 
 _WIDTH = 80
-_PLACEMENT = ("pages", "padded_slot", "views", "workspace", "outputs", "max_len_slack", "serving", "guard", "pace")
-_NUMBERS = ("mask", "values", "magnitude", "scales", "rope", "chunk_capacity", "seed")
 
 
 def describe(case: Case) -> str:
     """Return lines for the geometry, each step with its requests and padding, and non-default fields."""
     lines = [_wrapped(f"case {case_id(case)} for {case.backend}", "")]
-    lines.append(_wrapped(_geometry(case), "geometry  "))
+    lines.append(_line(case, "geometry"))
     slots_matter = any(_moves(step) for step in case.steps) or len(case.steps) > 1
     lines += [_wrapped(_step(step, slots=slots_matter), f"step {index:<5}") for index, step in enumerate(case.steps)]
-    for label, names in (("memory", _PLACEMENT), ("numbers", _NUMBERS)):
-        particular = ", ".join(_particular(case, names))
-        if particular:
-            lines.append(_wrapped(particular, f"{label:<10}"))
-    for label, chosen in (("call", case.arguments), ("before", case.life)):
-        if chosen:
-            lines.append(_wrapped(", ".join(chosen), f"{label:<10}"))
+    lines += [_line(case, label) for label in ("memory", "numbers", "call", "before")]
     if case.past:
         lines.append(_wrapped(f"continues after {'; '.join(map(str, case.past))}", "known     "))
-    if case.relation is not None:
-        lines.append(_wrapped(f"compared with a second run: {case.relation.words}", "relation  "))
-    return "\n".join(lines)
+    lines.append(_line(case, "relation"))
+    return "\n".join(filter(None, lines))
+
+
+def _line(case: Case, label: str) -> str:
+    """Return a line of features with its label, or "" if all have their defaults. The seed is among the numbers."""
+    seed = f"seed {case.seed}" if label == "numbers" and case.seed else ""
+    words = ", ".join(filter(None, (TABLE.printed(case, label), seed)))
+    return _wrapped(words, f"{label:<10}") if words else ""
 
 
 def _wrapped(text: str, label: str) -> str:
@@ -46,37 +43,6 @@ def _wrapped(text: str, label: str) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _geometry(case: Case) -> str:
-    geometry = case.geometry
-    heads = f"{count(geometry.q_heads, 'query head')} on {count(geometry.kv_heads, 'KV head')}"
-    dims = f"head dim {geometry.head_dim_qk}"
-    if geometry.head_dim_vo != geometry.head_dim_qk:
-        dims = f"head dims {geometry.head_dim_qk} (qk) and {geometry.head_dim_vo} (vo)"
-    # Neither layout is the plain one: servers have HND, functions NHD.
-    parts = [heads, dims, f"pages of {geometry.page_size} ({geometry.kv_layout})", str(geometry.dtype)]
-    if geometry.kv_dtype is not geometry.dtype:
-        parts[-1] += f"{' queries, not quantised,' * case.queries.kept} on {geometry.kv_dtype} KV"
-    if case.queries.scale != 1:
-        parts.append(f"query scale {case.queries.scale:g}")
-    if case.shared_keys != SharedKeys():
-        parts.append(_shared_keys(case.shared_keys))
-    if geometry.window_left >= 0:
-        parts.append(f"window of {count(geometry.window_left, 'key')} to the left")
-    if geometry.sinks:
-        parts.append("sinks")
-    if geometry.soft_cap:
-        parts.append(f"soft cap {geometry.soft_cap:g}")
-    if geometry.latent is not None:
-        latent = geometry.latent
-        parts.append(f"latent {latent.rank} + rope {latent.rope} (prefill: nope {latent.nope}, vo {latent.vo})")
-    return ", ".join(parts)
-
-
-def _shared_keys(shared: SharedKeys) -> str:
-    by = shared.interleave.value.replace("_", " ")
-    return f"keys on {shared.ranks} ranks by {by}{', exchanged all to all' * shared.all_to_all}"
 
 
 def _step(step: Step, *, slots: bool) -> str:
@@ -119,23 +85,6 @@ def _padding(step: Step) -> str:
     if step.padded_tokens > step.tokens:
         return f"[padded: {count(step.padded_tokens, 'token')} for {step.tokens}]"
     return ""
-
-
-def _particular(case: Case, names: Iterable[str]) -> Iterator[str]:
-    """Yield name and value of each non-default field, also in groups of fields."""
-    defaults = {field.name: field.default for field in msgspec.structs.fields(case)}
-    for name in names:
-        value, default = getattr(case, name), defaults[name]
-        if isinstance(value, msgspec.Struct):
-            inner = [(field.name, getattr(value, field.name), field.default) for field in msgspec.structs.fields(value)]
-            changed = [f"{name}.{field} {_text(content)}" for field, content, plain in inner if content != plain]
-            yield from changed or ([] if value == default else [name])
-        elif value != default:
-            yield f"{name} {_text(value)}"
-
-
-def _text(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def describe_calls(case: CallCase, *, notes: bool = True) -> str:

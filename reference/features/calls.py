@@ -42,6 +42,7 @@ def _arguments(name: str) -> FeatureRow[Case]:
         supported=lambda can: ("plain", *forms_in(rule.form for rule in can.arguments)),
         lack="the backend's arguments are not passed so",
         refusal=refusal,
+        printed=lambda case: ", ".join(forms_in(case.arguments)),
         optional=("other forms of arguments", lambda can: can.arguments) if name == _TENSOR_ARGUMENTS else None,
     )
 
@@ -69,7 +70,7 @@ def _refused_relation(can: "Capability", case: Case) -> str | None:
     )
 
 
-FORMS = grouped("argument forms", _arguments(_TENSOR_ARGUMENTS), _arguments(_OTHER_ARGUMENTS))
+FORMS = grouped("argument forms", _arguments(_TENSOR_ARGUMENTS), _arguments(_OTHER_ARGUMENTS), line="call")
 
 LIVES = grouped(
     "earlier uses",
@@ -82,8 +83,10 @@ LIVES = grouped(
         supported=lambda can: ("new", *can.earlier_uses),
         lack="the backend has no such object",
         refusal=lambda can, case: next((f"calls with {use}" for use in case.life if use not in can.earlier_uses), None),
+        printed=lambda case: ", ".join(case.life),
         optional=("earlier uses", lambda can: None if can.writes else can.earlier_uses),
     ),
+    line="before",
 )
 
 CALLS = (
@@ -96,6 +99,7 @@ CALLS = (
             filed={"max slack": but("exact")},
             formerly={"max slack": "stated maxima"},
         ),
+        line="memory",
     ),
     *FORMS,
     *LIVES,
@@ -109,6 +113,8 @@ CALLS = (
             supported=_relations,
             lack="the backend can't run this second case",
             refusal=_refused_relation,
+            printed=lambda case: f"compared with a second run: {case.relation.words}" if case.relation else "",
+            line="relation",
         ),
     ),
 )

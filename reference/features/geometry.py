@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from attnfuzz.reference.case import Case, Granularity, Mask
+from msgspec.structs import replace
+
+from attnfuzz.reference.case import Case, Granularity, Mask, Mode
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.edits import removals
 from attnfuzz.reference.edits.removals import case_with, geometry_with
@@ -39,6 +41,29 @@ VECTOR = 16
 """Number of elements of a head that kernels handle at a time. The rest often takes another code path."""
 
 _DTYPES = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
+
+
+def _heads_in_words(case: Case) -> str:
+    queries, keys = case.geometry.q_heads, case.geometry.kv_heads
+    return f"{queries} query head{'s' * (queries != 1)} on {keys} KV head{'s' * (keys != 1)}"
+
+
+def _latent_in_words(case: Case) -> str:
+    latent = case.geometry.latent
+    if latent is None:
+        return ""
+    return f"latent {latent.rank} + rope {latent.rope} (prefill: nope {latent.nope}, vo {latent.vo})"
+
+
+def _head_dims_in_words(case: Case) -> str:
+    qk, vo = case.geometry.head_dim_qk, case.geometry.head_dim_vo
+    return f"head dim {qk}" if qk == vo else f"head dims {qk} (qk) and {vo} (vo)"
+
+
+def _dtypes_in_words(case: Case) -> str:
+    queries, cache = case.geometry.dtype, case.geometry.kv_dtype
+    kept = " queries, not quantised," * case.queries.kept
+    return str(queries) if cache is queries else f"{queries}{kept} on {cache} KV"
 
 
 def _rest_of_a_vector(case: Case) -> bool:
@@ -85,23 +110,26 @@ def _refused_kv_dtype(can: "Capability", case: Case) -> str | None:
 GEOMETRY = grouped(
     "geometry",
     of_case(
-        classed("latent", LATENTS, lambda case: case.geometry.latent),
-        "geometry.latent",
-        supported=lambda can: LATENTS.names[1:] if can.latent else ("none",),
-        lack="a backend has latents or not",
-        refusal=_refused_latent,
-    ),
-    of_case(
         classed("KV heads", KV_HEADS, lambda case: case.geometry.kv_heads),
         "geometry.kv_heads",
         size("several KV heads", but("1"), removals.one_kv_head),
         supported=lambda can: ("1",) if can.latent else KV_HEADS.names,
         lack="the backend has latents: one KV head",
+        printed=lambda _: "",
     ),
     of_case(
         classed("group", GROUPS, lambda case: case.geometry.group),
         "geometry.q_heads geometry.kv_heads",
         size("grouped heads", but("1"), removals.no_groups),
+        printed=_heads_in_words,
+    ),
+    of_case(
+        classed("latent", LATENTS, lambda case: case.geometry.latent),
+        "geometry.latent",
+        supported=lambda can: LATENTS.names[1:] if can.latent else ("none",),
+        lack="a backend has latents or not",
+        refusal=_refused_latent,
+        printed=_latent_in_words,
     ),
     of_case(
         classed("head dim", HEAD_DIMS, lambda case: case.geometry.head_dim_qk),
@@ -113,6 +141,7 @@ GEOMETRY = grouped(
             present=_rest_of_a_vector,
         ),
         refusal=_refused_head_dims,
+        printed=_head_dims_in_words,
     ),
     of_case(
         single("V dim", VALUE_DIMS.names, _value_dim),
@@ -121,6 +150,7 @@ GEOMETRY = grouped(
         supported=_value_dims,
         lack="the backend does not have such head dims of V",
         refusal=_refused_value_dim,
+        printed=lambda _: "",
         optional=("other head dims of V", lambda can: can.unequal_head_dims or can.latent),
     ),
     of_case(
@@ -131,6 +161,8 @@ GEOMETRY = grouped(
         refusal=lambda can, case: (
             None if case.geometry.page_size in can.page_sizes else f"page size {case.geometry.page_size}"
         ),
+        # Neither layout is the plain one: servers have HND, functions NHD.
+        printed=lambda case: f"pages of {case.geometry.page_size} ({case.geometry.kv_layout})",
     ),
     of_case(
         single("dtype", _DTYPES, lambda case: case.geometry.dtype),
@@ -142,6 +174,7 @@ GEOMETRY = grouped(
             lambda case: case.geometry.dtype,
             "{} queries",
         ),
+        printed=_dtypes_in_words,
     ),
     of_case(
         classed("KV dtype", KV_DTYPES, lambda case: case.geometry.kv_dtype),
@@ -152,6 +185,7 @@ GEOMETRY = grouped(
         supported=_kv_dtypes,
         lack="the backend does not have such a KV cache",
         refusal=_refused_kv_dtype,
+        printed=lambda _: "",
         optional=("fp8 caches", lambda can: can.fp8_kv or can.nvfp4_kv),
     ),
     of_case(
@@ -164,6 +198,7 @@ GEOMETRY = grouped(
             lambda case: case.geometry.kv_layout,
             "KV layout {}",
         ),
+        printed=lambda _: "",
     ),
     of_case(
         flag("sinks", lambda case: case.geometry.sinks),
@@ -173,6 +208,7 @@ GEOMETRY = grouped(
         supported=lambda can: ("none", "yes") if can.sinks else ("none",),
         lack="the backend does not have sinks",
         refusal=lambda can, case: "attention sinks" if case.geometry.sinks and not can.sinks else None,
+        printed=lambda case: "sinks" if case.geometry.sinks else "",
         optional=("sinks", lambda can: None if can.writes else can.sinks),
     ),
     of_case(
@@ -183,8 +219,10 @@ GEOMETRY = grouped(
         supported=lambda can: ("none", "yes") if can.soft_cap else ("none",),
         lack="the backend does not have soft caps",
         refusal=lambda can, case: "a logit soft cap" if case.geometry.soft_cap and not can.soft_cap else None,
+        printed=lambda case: f"soft cap {case.geometry.soft_cap:g}" if case.geometry.soft_cap else "",
         optional=("soft caps", lambda can: None if can.writes else can.soft_cap),
     ),
+    line="geometry",
 )
 
 
@@ -200,6 +238,11 @@ def _window(moment: Moment) -> str:
     return "cuts keys off" if any(kv_len > left + 1 for _, kv_len in moment.asking) else "longer than all keys"
 
 
+def _window_in_words(case: Case) -> str:
+    left = case.geometry.window_left
+    return f"window of {left} key{'s' * (left != 1)} to the left" if left >= 0 else ""
+
+
 def _mask(moment: Moment) -> str:
     return moment.case.mask if applies(moment.case, moment.step) else Mask.CAUSAL
 
@@ -209,6 +252,24 @@ def _refused_mask(can: "Capability", case: Case) -> str | None:
         return f"mask {case.mask}"
     windowed = case.geometry.window_left >= 0
     return f"a sliding window with mask {case.mask}" if windowed and case.mask not in can.windowed_masks else None
+
+
+_TIMES_CAUSAL = 3
+# Few cases have a step that verifies drafts.
+_TIMES_TREE = 4
+
+
+def _draw_masks(can: "Capability", case: Case) -> tuple[Case, ...]:
+    """Return a case with the masks that a backend supports. Trees are only drawn for cases with a verify step."""
+    trees = any(step.mode is Mode.TARGET_VERIFY for step in case.steps)
+    windowed = case.geometry.window_left >= 0
+    times = {Mask.CAUSAL: _TIMES_CAUSAL, Mask.TREE: _TIMES_TREE}
+    return tuple(
+        each
+        for mask in Mask
+        if mask in can.masks and (trees or mask is not Mask.TREE) and (not windowed or mask in can.windowed_masks)
+        for each in (replace(case, mask=mask),) * times.get(mask, 1)
+    )
 
 
 _FORMER_MASKS = {
@@ -230,6 +291,8 @@ SEEN_KEYS = grouped(
         supported=lambda can: _WINDOWS if can.windows else ("none",),
         lack="the backend does not have windows",
         refusal=lambda can, case: "a sliding window" if case.geometry.window_left >= 0 and not can.windows else None,
+        printed=_window_in_words,
+        line="geometry",
         optional=("windows", lambda can: None if can.writes else can.windows),
     ),
     of_steps(
@@ -243,6 +306,13 @@ SEEN_KEYS = grouped(
         supported=lambda can: can.masks,
         lack="the backend does not have this mask",
         refusal=_refused_mask,
+        rule=lambda case: (
+            ("mask", case.mask.value, "must be causal with latents")
+            if case.mask is not Mask.CAUSAL and case.geometry.latent is not None
+            else None
+        ),
+        draws=_draw_masks,
+        line="numbers",
         optional=(
             "masks other than causal",
             lambda can: None if can.writes or can.latent else can.masks != (Mask.CAUSAL,),

@@ -19,8 +19,8 @@ from attnfuzz.reference.edits import removals
 from attnfuzz.reference.edits.removals import case_with, part_with
 from attnfuzz.reference.features.classes import GAP_COLUMNS, POOLS, SLACK_COLUMNS, SPARE_PAGES
 from attnfuzz.reference.features.moments import Moment, of_steps
-from attnfuzz.reference.features.row import but, classed, flag, grouped, of_case, offers, removable, single
-from attnfuzz.reference.shared_pools import pages_left
+from attnfuzz.reference.features.row import Violation, but, classed, flag, grouped, of_case, offers, removable, single
+from attnfuzz.reference.shared_pools import may_share_pool, pages_left
 
 if TYPE_CHECKING:
     from attnfuzz.reference.capability import Capability
@@ -37,6 +37,36 @@ def _window_tail(moment: Moment) -> bool:
     case, size = moment.case, moment.case.geometry.page_size
     asking = moment.asking if case.pages.window_tail else ()
     return any(pages_left(case, q_len, kv_len) * size > kv_len - q_len for q_len, kv_len in asking)
+
+
+def _impossible_pool(case: Case) -> Violation | None:
+    geometry, pages = case.geometry, case.pages
+    if pages.tombstone is not Tombstone.NONE and (geometry.window_left < 0 or geometry.latent is not None):
+        return "pages.tombstone", pages.tombstone.value, "must be none without a window, and for latents"
+    if pages.window_tail and pages.tombstone is Tombstone.NONE:
+        return "pages.window_tail", True, "must be false without tombstones"
+    if pages.window_tail and pages.other_group is not OtherGroup.NONE:
+        return "pages.window_tail", True, "must be false with another group, which stores every token"
+    return None
+
+
+def _impossible_group(case: Case) -> Violation | None:
+    group = case.pages.other_group
+    if group is OtherGroup.NONE or may_share_pool(case.geometry, case.scales.granularity, group):
+        return None
+    legal = "must be none for latents and tensors of scales, and needs even head dims or an even page size"
+    return "pages.other_group", group.value, legal
+
+
+def _impossible_tail(case: Case) -> Violation | None:
+    lacking = case.pages.tail is TableTail.POISON and case.pages.spare == 0
+    return ("pages.spare", 0, "must be at least 1: a table tail of poison needs a page of poison") if lacking else None
+
+
+def _impossible_view(case: Case) -> Violation | None:
+    if case.views.kv is not KvView.PAIRED or case.geometry.head_dim_qk == case.geometry.head_dim_vo:
+        return None
+    return "views.kv", case.views.kv.value, "K and V share a pool only if their head dims are equal"
 
 
 def _refused_group(can: "Capability", case: Case) -> str | None:
@@ -62,6 +92,7 @@ PAGES = grouped(
         "pages.tail",
         removable("table tail", but(TableTail.ZEROS), part_with("pages", tail=TableTail.ZEROS)),
         filed={"pages": but(TableTail.ZEROS)},
+        rule=_impossible_tail,
     ),
     of_case(
         classed("table slack", SLACK_COLUMNS, lambda case: case.pages.table_slack),
@@ -109,6 +140,7 @@ PAGES = grouped(
             lambda case: case.pages.tombstone,
             "a pool of windows with {} tombstones",
         ),
+        rule=_impossible_pool,
         filed={"pages": but("none")},
     ),
     of_steps(
@@ -129,8 +161,10 @@ PAGES = grouped(
         supported=lambda can: (OtherGroup.NONE, *can.other_groups),
         lack="the backend does not share its pool with such a group",
         refusal=_refused_group,
+        rule=_impossible_group,
         filed={"pages": but("none")},
     ),
+    line="memory",
 )
 
 VIEWS = grouped(
@@ -170,8 +204,10 @@ VIEWS = grouped(
             lambda case: case.views.kv,
             "KV view {}",
         ),
+        rule=_impossible_view,
         optional=("strided caches", lambda can: can.kv_views != (KvView.SEPARATE,)),
     ),
+    line="memory",
 )
 
 BUFFERS = grouped(
@@ -193,4 +229,5 @@ BUFFERS = grouped(
         "guard",
         removable("left guard", but(Guard.RIGHT), case_with(guard=Guard.RIGHT), clue=False),
     ),
+    line="memory",
 )

@@ -9,6 +9,7 @@ from attnfuzz.reference.edits.removals import case_with, part_with
 from attnfuzz.reference.features.classes import FACTORS, QUERY_SCALES
 from attnfuzz.reference.features.row import (
     FeatureRow,
+    Violation,
     but,
     classed,
     flag,
@@ -19,7 +20,7 @@ from attnfuzz.reference.features.row import (
     removable,
     single,
 )
-from attnfuzz.reference.magnitudes import OF_LATENTS
+from attnfuzz.reference.magnitudes import OF_LATENTS, magnitudes_of
 
 if TYPE_CHECKING:
     from attnfuzz.reference.capability import Capability
@@ -90,6 +91,7 @@ SCALES = grouped(
             "{} scales of blocks",
         ),
     ),
+    line="numbers",
 )
 
 QUERIES = grouped(
@@ -99,6 +101,7 @@ QUERIES = grouped(
         "queries.scale",
         removable("query scale", but("1"), part_with("queries", scale=1.0)),
         filed={"query scale": but("1")},
+        printed=lambda case: f"query scale {case.queries.scale:g}" if case.queries.scale != 1 else "",
         supported=lambda can: QUERY_SCALES.names if can.query_scales else ("1",),
         lack="the backend has no scale of queries",
         refusal=lambda can, case: "a scale of queries" if case.queries.scale != 1 and not can.query_scales else None,
@@ -108,12 +111,15 @@ QUERIES = grouped(
         "queries.kept",
         removable("kept queries", but("none"), part_with("queries", kept=False)),
         filed={"kept queries": but("none")},
+        # The line has it with the dtypes.
+        printed=lambda _: "",
         supported=lambda can: ("none", "yes") if can.kept_queries else ("none",),
         lack="the backend keeps no queries beside a quantised cache",
         refusal=lambda can, case: (
             "unquantised queries with a quantised KV cache" if case.queries.kept and not can.kept_queries else None
         ),
     ),
+    line="geometry",
 )
 
 _WRITTEN = (ValueFamily.NORMAL, ValueFamily.EXTREME, ValueFamily.ONE_HOT, ValueFamily.LARGE_LOGITS)
@@ -155,6 +161,13 @@ def _refused_magnitude(can: "Capability", case: Case) -> str | None:
     return f"{case.magnitude} magnitudes" if not can.writes and case.magnitude not in can.magnitudes else None
 
 
+def _impossible_magnitude(case: Case) -> Violation | None:
+    if case.magnitude in magnitudes_of(case.geometry, case.scales, case.values):
+        return None
+    legal = f"must be {Magnitude.PLAIN} with these dtypes, latents, scales of K and V, or values"
+    return "magnitude", case.magnitude.value, legal
+
+
 VALUES = grouped(
     "numbers",
     of_case(
@@ -173,9 +186,11 @@ VALUES = grouped(
         supported=magnitudes,
         lack="the backend does not have this magnitude",
         refusal=_refused_magnitude,
+        rule=_impossible_magnitude,
         optional=(
             "large and tiny magnitudes",
             lambda can: None if can.writes else can.magnitudes != (Magnitude.PLAIN,),
         ),
     ),
+    line="numbers",
 )

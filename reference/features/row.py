@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import msgspec
+
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.features.classes import Classes, Kinds
 
@@ -100,6 +102,11 @@ class FeatureRow(Generic[T]):
     clause. `refusal` returns the part of a case that a backend does not support, a noun phrase, or None; without one,
     all values are supported. `optional` is a name for the whole feature, if a capability has to ask for it, with a
     function that returns whether it does, or None for a backend that can't.
+
+    `rule` returns the first reason why a case can't exist, or None. `draws` returns the variants of a case, all but for
+    this feature drawn, in which a backend may get it, the plainest first and likely ones repeatedly; without it, the
+    strategies draw the feature with its group. A printed case has it in `line`, with the words that `printed` returns,
+    or by default with the names and values of fields that differ from their defaults.
     """
 
     axis: Axis[T]
@@ -113,15 +120,44 @@ class FeatureRow(Generic[T]):
     lack: str = ""
     refusal: "Refusal | None" = None
     optional: "tuple[str, Callable[[Capability], object]] | None" = None
+    rule: "Rule | None" = None
+    draws: "Draws | None" = None
+    line: str = ""
+    printed: Callable[[Case], str] | None = None
 
     @property
     def name(self) -> str:
         """The name of the feature, and of its axis."""
         return self.axis.name
 
+    def words(self, case: Case) -> str:
+        """Return the words for this feature in a printed case, or "" if it has its default."""
+        return _fields_in_words(case, self.fields) if self.printed is None else self.printed(case)
+
+
+def _fields_in_words(case: Case, fields: Iterable[str]) -> str:
+    """Return names and values of those fields that differ from their defaults."""
+    found = []
+    for name in fields:
+        part, _, inner = name.partition(".")
+        value = getattr(case, part)
+        if inner and value is None:
+            continue
+        struct, field = (value, inner) if inner else (case, part)
+        has = getattr(struct, field)
+        if has != next(each.default for each in msgspec.structs.fields(struct) if each.name == field):
+            found.append(f"{name} {has:g}" if isinstance(has, float) else f"{name} {has}")
+    return ", ".join(found)
+
 
 Supported = Callable[["Capability"], Iterable[str]]
 Refusal = Callable[["Capability", Case], str | None]
+
+Violation = tuple[str, object, str]
+"""A field, its value, and the legal values in words."""
+
+Rule = Callable[[Case], Violation | None]
+Draws = Callable[["Capability", Case], tuple[Case, ...]]
 
 Values = Callable[[Axis[Any]], frozenset[str]]
 """Chooses the features of some values of an axis."""
@@ -186,6 +222,6 @@ def offers(supported: Supported, lack: str, value: Callable[[Case], str], text: 
     return {"supported": supported, "lack": lack, "refusal": refusal}
 
 
-def grouped(name: str, *rows: FeatureRow[Any]) -> tuple[FeatureRow[Any], ...]:
-    """Return the rows as members of a group."""
-    return tuple(replace(row, group=name) for row in rows)
+def grouped(name: str, *rows: FeatureRow[Any], line: str = "") -> tuple[FeatureRow[Any], ...]:
+    """Return the rows as members of a group, which a printed case has in `line` unless a row has a line of its own."""
+    return tuple(replace(row, group=name, line=row.line or line) for row in rows)

@@ -58,6 +58,13 @@ def _refused_interleave(can: "Capability", case: Case) -> str | None:
     return words if interleave not in can.interleaves else f"{words} with drafts" if drafts else None
 
 
+def _ranks_in_words(case: Case) -> str:
+    shared = case.shared_keys
+    by = shared.interleave.value.replace("_", " ")
+    words = f"keys on {shared.ranks} ranks by {by}{', exchanged all to all' * shared.all_to_all}"
+    return "" if shared == SharedKeys() else words
+
+
 def _limits(can: "Capability") -> Iterable[str]:
     return LIMITS.names if can.schedules else ("none",)
 
@@ -77,6 +84,7 @@ RANKS = grouped(
         filed={"four ranks": but("up to two")},
         supported=lambda can: ("up to two", "four") if set(can.shared_keys) - {FEW_RANKS} else ("up to two",),
         lack="the backend's keys are not shared by as many ranks",
+        printed=_ranks_in_words,
         refusal=_refused_ranks,
     ),
     of_case(
@@ -86,6 +94,7 @@ RANKS = grouped(
         filed={"interleave": but(Interleave.TOKEN)},
         supported=lambda can: can.interleaves if can.shared_keys else (Interleave.TOKEN,),
         lack="the backend's ranks don't have such runs of keys",
+        printed=lambda _: "",
         refusal=_refused_interleave,
     ),
     of_case(
@@ -95,14 +104,16 @@ RANKS = grouped(
         filed={"all to all": but("none")},
         supported=lambda can: ("none", "yes") if can.shared_keys else ("none",),
         lack="the backend has no ranks that share keys",
+        printed=lambda _: "",
     ),
+    line="geometry",
 )
 
 SCHEDULING = grouped(
     "scheduling",
     of_case(
         classed("token budget", LIMITS, lambda case: case.serving.budget),
-        "serving.budget",
+        "serving.budget serving.seed",
         removable("token budget", but("none"), part_with("serving", budget=0)),
         supported=_limits,
         lack="the backend does not schedule",
@@ -136,4 +147,5 @@ SCHEDULING = grouped(
             "a device that runs behind the host" if case.pace is Pace.LATE and can.device is Device.CPU else None
         ),
     ),
+    line="memory",
 )

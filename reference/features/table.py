@@ -1,13 +1,13 @@
 """A table of features, and everything that follows from its rows: axes, properties, and the words of ledgers."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from attnfuzz.reference.features.moments import moments_of
-from attnfuzz.reference.features.row import Axis, Feature, FeatureRow, T
+from attnfuzz.reference.features.row import Axis, Feature, FeatureRow, T, Violation
 
 if TYPE_CHECKING:
     from attnfuzz.reference.capability import Capability
@@ -42,6 +42,7 @@ class FeatureTable:
         )
         self.words = (*dict.fromkeys((*self.features, *self.groups, *chain(*self.axes.values()))),)
         self._refusals = tuple(row.refusal for row in rows if row.refusal is not None)
+        self._rules = tuple(row.rule for row in rows if row.rule is not None)
         self.former: Mapping[str, str] = MappingProxyType({old: new for row in rows for old, new in row.formerly})
 
     def of_case(self, case: Any) -> list[str]:
@@ -60,6 +61,14 @@ class FeatureTable:
         """Return the properties that a case has and that can be taken away."""
         shown = self.coverage_of(case)
         return frozenset(each for each in self.features.values() if each.shown(case, shown))
+
+    def violations(self, case: Any) -> Iterator[Violation]:
+        """Yield the reasons why a case can't exist, with valid numbers, geometry and scales."""
+        return filter(None, (rule(case) for rule in self._rules))
+
+    def printed(self, case: Any, line: str) -> str:
+        """Return the words for the features in a line of a printed case."""
+        return ", ".join(filter(None, (row.words(case) for row in self.rows if row.line == line)))
 
     def why_not(self, can: "Capability", case: Any) -> str | None:
         """Return the first feature of a case that a backend does not support, as a noun phrase, or None."""

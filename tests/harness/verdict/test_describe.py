@@ -98,13 +98,13 @@ def test_values_other_than_the_default_are_named() -> None:
         seed=7,
     )
     assert describe(case).splitlines()[1:] == [
-        "geometry  16 query heads on 1 KV head, head dims 576 (qk) and 512 (vo), pages of",
-        "          64 (HND), bfloat16 on float8_e4m3fn KV, window of 127 keys to the",
-        "          left, sinks, soft cap 30, latent 512 + rope 64 (prefill: nope 128, vo",
-        "          128)",
+        "geometry  16 query heads on 1 KV head, latent 512 + rope 64 (prefill: nope 128,",
+        "          vo 128), head dims 576 (qk) and 512 (vo), pages of 64 (HND), bfloat16",
+        "          on float8_e4m3fn KV, sinks, soft cap 30, window of 127 keys to the",
+        "          left",
         "step 0    target_verify of 2: (q 2, kv 2) [padded: 2 rows for 1 request]",
         "memory    pages.order shuffled, pages.tail poison, outputs stale, guard left",
-        "numbers   values peaked, scales.k 0.37, chunk_capacity 12, seed 7",
+        "numbers   scales.k 0.37, values peaked, chunk_capacity 12, seed 7",
     ]
 
 
