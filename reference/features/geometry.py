@@ -240,7 +240,7 @@ def _window(moment: Moment) -> str:
 
 def _window_in_words(case: Case) -> str:
     left = case.geometry.window_left
-    return f"window of {left} key{'s' * (left != 1)} to the left" if left >= 0 else ""
+    return f"window of {left:,} key{'s' * (left != 1)} to the left" if left >= 0 else ""
 
 
 def _mask(moment: Moment) -> str:
