@@ -3,7 +3,7 @@
 A hunt compares a failure with the causes known by then. A cause found later may explain it too.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from itertools import combinations
 
 from attnfuzz.harness.campaign.events import FindingFiled
@@ -24,10 +24,10 @@ MOST_PAIRS = 500
 """A campaign with many causes only compares the likeliest pairs."""
 
 COMPARISON = ShrinkBudget(runs=150, seconds=5.0)
-"""The budget for comparing a finding of one cause with another cause."""
+"""The budget for testing whether one cause explains the other."""
 
 MOST_SECONDS = 10.0
-"""Seconds for comparing two causes, by several findings of each."""
+"""Seconds for comparing two causes."""
 
 _SURE = 100
 """The score of two causes with one misread argument or one exception."""
@@ -53,8 +53,11 @@ class Comparisons:
         done = knowledge.compared | {run.task.seed for run in under_way}
         if len(done) >= MOST_PAIRS:
             return None
-        pairs = sorted(_pairs(knowledge), key=lambda pair: -_likeness(*pair))
-        return next((task for pair in pairs if (task := self._slice(*pair)).seed not in done), None)
+        new = {name for name, finding in knowledge.findings.items() if isinstance(finding, FindingFiled)}
+        pairs = (each for each in combinations(knowledge.causes, 2) if new & {cause.name for cause in each})
+        scores = {pair: score for pair in pairs if (score := _likeness(*pair))}
+        likeliest = sorted(scores, key=lambda pair: -scores[pair])
+        return next((task for pair in likeliest if (task := self._slice(*pair)).seed not in done), None)
 
     def _slice(self, cause: KnownCause, other: KnownCause) -> Slice:
         # The order of the two may differ in a resumed campaign.
@@ -74,22 +77,13 @@ def _version(cause: KnownCause) -> str:
     return cause.name if cause.ablated else f"{cause.name}, as drawn"
 
 
-def _pairs(knowledge: Knowledge) -> Iterator[tuple[KnownCause, KnownCause]]:
-    """Yield the pairs of causes that may be one."""
-    for pair in combinations(knowledge.causes, 2):
-        new = any(isinstance(knowledge.findings[cause.name], FindingFiled) for cause in pair)
-        if new and _likeness(*pair):
-            yield pair
-
-
 def _likeness(cause: KnownCause, other: KnownCause) -> int:
     """Return a score of how likely two causes are one; 0 if neither can explain the other."""
     if may_be_one_misreading(cause, other) or cause.exceptions & other.exceptions:
         return _SURE
     same_kernel = not cause.kernels.isdisjoint(other.kernels)
-    alike = {each.family for each in cause.symptoms} & {each.family for each in other.symptoms}
+    families = ({each.family for each in one.symptoms} for one in (cause, other))
+    explicable = sum(one.marks_in(its.case) is not None for one, its in ((cause, other), (other, cause)))
     near = same_kernel or cause.case.backend == other.case.backend
-    explicable = [one.marks_in(its.case) is not None for one, its in ((cause, other), (other, cause))]
-    if not near or not alike or not any(explicable):
-        return 0
-    return 1 + sum(explicable) + same_kernel + len(cause.clues & other.clues)
+    alike = near and explicable and set.intersection(*families)
+    return 1 + explicable + same_kernel + len(cause.clues & other.clues) if alike else 0

@@ -12,8 +12,8 @@ from attnfuzz.harness.reduce.defaults import with_defaults
 from attnfuzz.harness.reduce.geometry import EDITS as GEOMETRY
 from attnfuzz.harness.reduce.geometry import to_head_dims
 from attnfuzz.harness.reduce.plain import EDITS as PLAIN
+from attnfuzz.harness.reduce.transfers import moved
 from attnfuzz.harness.report.drawing import draw_case
-from attnfuzz.harness.search.moved import moved
 from attnfuzz.harness.triage.variants import Way, cut, ways_of_steps
 from attnfuzz.harness.verdict.describe import describe
 from attnfuzz.harness.verdict.failures import Observation

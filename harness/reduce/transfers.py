@@ -4,11 +4,52 @@ This is the opposite of `ablation`: a feature is needed if the case passes witho
 case still fails there. Only changes that the place requires are made.
 """
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
 
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
-from attnfuzz.reference.edits.cuts import tidy, with_q_len, with_requests
+from attnfuzz.reference.edits.cuts import map_requests, tidy, with_q_len, with_requests
 from attnfuzz.reference.edits.steps import with_surplus
+from attnfuzz.reference.related import related
+from attnfuzz.reference.relation import Relation
+
+
+def moved(case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
+    """Yield `case` where `to` fails with this fingerprint: in its backend and mode, and replayed if `to` is.
+
+    Variants follow with rows in which the failure is visible, and with the contents and memory of `to`.
+    """
+    there = replace(case, backend=to.backend)
+    if fingerprint.mode in set(Mode) and Mode(fingerprint.mode) not in {step.mode for step in there.steps}:
+        there = in_mode(there, Mode(fingerprint.mode))
+    yield there
+    if _replays(to) and not _replays(there) and (replayed := captured(there)) is not None:
+        yield replayed
+    yield from _visible(there, fingerprint.place)
+    yield replace(
+        there,
+        guard=to.guard,
+        values=to.values,
+        outputs=to.outputs,
+        workspace=to.workspace,
+        pages=replace(to.pages, hole=there.pages.hole),
+        views=to.views,
+        seed=to.seed,
+    )
+
+
+def _visible(case: Case, place: str) -> Iterator[Case]:
+    if place == "padded rows":
+        yield related(replace(case, relation=Relation.PADDING_ENLARGED)).case
+    elif place == "empty rows":
+        yield map_requests(case, lambda request: replace(request, kv_len=0))
+        yield with_few_keys(case)
+
+
+def _replays(case: Case) -> bool:
+    return any(step.launch is Launch.REPLAY for step in case.steps)
 
 
 def captured(case: Case) -> Case | None:
@@ -35,13 +76,6 @@ def in_mode(case: Case, mode: Mode) -> Case:
     request, and other requests are raised to it if the mode is uniform.
     """
     return tidy(replace(case, steps=tuple(_in_mode(step, mode) for step in case.steps), relation=None))
-
-
-def exchanged(case: Case, one: Mode, other: Mode) -> Case:
-    """Return `case` with the steps of one mode in the other, and vice versa."""
-    modes = {one: other, other: one}
-    steps = tuple(_in_mode(step, modes.get(step.mode, step.mode)) for step in case.steps)
-    return tidy(replace(case, steps=steps, relation=None))
 
 
 def with_few_keys(case: Case) -> Case:

@@ -10,7 +10,7 @@ from small_cases import HEADS, LATENTS, drawn, step
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, ablations, features_in, needed
 from attnfuzz.harness.reduce.search import reduce
-from attnfuzz.harness.reduce.transfers import captured, exchanged, in_mode, with_few_keys
+from attnfuzz.harness.reduce.transfers import captured, in_mode, with_few_keys
 from attnfuzz.reference.case import (
     SPECULATIVE,
     Case,
@@ -293,16 +293,6 @@ def test_requests_have_fewer_keys_than_queries_in_all_modes_but_decode(mode: Mod
     assert possible(few)
     assert (FEATURES["replay"] in features_in(few)) is replays
     assert (FEATURES["fewer keys than queries"] in features_in(few)) is (mode is not Mode.DECODE)
-
-
-def test_two_graphs_exchange_their_modes() -> None:
-    verify, decode, draft = Mode.TARGET_VERIFY, Mode.DECODE, Mode.DRAFT_EXTEND_V2
-    captures = (step(mode, rows=2, stride=1, launch=Launch.CAPTURE) for mode in (verify, decode))
-    replays = (step(mode, (1, 5), rows=2, stride=1, launch=Launch.REPLAY) for mode in (decode, verify))
-    case = Case(backend="any", geometry=HEADS, steps=(*captures, *replays))
-    assert [each.mode for each in exchanged(case, verify, draft).steps] == [draft, decode, decode, draft]
-    assert [each.mode for each in exchanged(case, verify, decode).steps] == [decode, verify, verify, decode]
-    assert possible(exchanged(case, verify, draft))
 
 
 def test_an_extend_becomes_a_graph_s_mode_at_the_stride_of_its_longest_request() -> None:
