@@ -1,11 +1,12 @@
 """The smallest case of a failure within its budget, and the clues that it needs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import TypeVar
 
 from attnfuzz.harness.family import family_of
 from attnfuzz.harness.reduce import SameCause
-from attnfuzz.harness.reduce.ablation import FEATURES
+from attnfuzz.harness.reduce.ablation import FEATURES, ablations, reseeded, unusual_in
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.needs import cause_of, hangs_late
@@ -54,9 +55,9 @@ def reduced(
 ) -> tuple[C, frozenset[Feature]]:
     """Return the smallest case of a cause, and the clues that it needs.
 
-    If it may be made plain (`plainly`) and also fails with default contents, memory or batch, it is reduced further
-    from there: its needs were those of values that are not plain. Otherwise one of two bugs with the same symptom
-    would turn into the other.
+    If it may be made plain (`plainly`) and also fails with default contents, memory or batch, or without a clue, it is
+    reduced further from there: its needs were those of values that are not plain, or of these values. Otherwise one of
+    two bugs with the same symptom would turn into the other.
     """
     # Making candidates of a large case is slow, and has to end with the time.
     clues = frozenset() if pinned.spent else frozenset(each for each in cause.features if each.clue)
@@ -69,9 +70,16 @@ def reduced(
 
 
 def _plain(cause: SameCause[C], case: C) -> C | None:
-    """Return the case with as many defaults as it fails with, or None."""
+    """Return the case with as many defaults as it fails with, or without a clue, or None."""
     own = SameCause(case, frozenset(), cause.fails, cause.allowed, cause.by_chance)
-    return next((each for each in family_of(case).plain(case) if cause.allowed(each) and own.shows_in(each)), None)
+    plainer = chain(filter(cause.allowed, family_of(case).plain(case)), _without_clues(cause, case))
+    return next(filter(own.shows_in, plainer), None)
+
+
+def _without_clues(cause: SameCause[C], case: C) -> Iterator[C]:
+    """Yield the case without each of its clues, with other values as well: those that it has may need the clue."""
+    for _, variants in ablations(case, allowed=cause.allowed, among=unusual_in(case)):
+        yield from chain.from_iterable(map(reseeded, variants))
 
 
 def _marks(pinned: Pinned[C], known: KnownCause) -> frozenset[Feature] | None:

@@ -1,14 +1,17 @@
 """The smallest case of a failure has plain values, if it fails with them as well."""
 
 import pytest
+from fake_search import observed
 from last_slot import LAST_SLOT, LastSlot
 from msgspec.structs import replace
 from small_cases import HEADS, step
 
+from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.needs import needs_of
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.smallest import smallest
+from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Mode, PageOrder, Pages, ValueFamily
 from attnfuzz.reference.geometry import KvLayout
@@ -26,24 +29,47 @@ def allowed(case: Case) -> bool:
     return LAST_SLOT.capability.why_not(case) is None
 
 
+def pinned_on(judge: OneByOne, case: Case) -> Pinned[Case]:
+    verdict = judge.verdict(case)
+    return Pinned(
+        Fingerprint.of(case.backend, verdict.failures[0]),
+        case,
+        verdict,
+        run=judge.verdict,
+        budget=ShrinkBudget(runs=600, seconds=600),
+        aside=lambda *_: None,
+    )
+
+
 @pytest.mark.parametrize(
     ("plainly", "needs"),
     [(True, ("full last page", "several keys")), (False, ("page order", "full last page", "several keys"))],
 )
 def test_a_wrong_slot_that_equal_keys_hide_needs_no_shuffled_pages(*, plainly: bool, needs: tuple[str, ...]) -> None:
     """A wrong slot shows only on another request's page if all keys are equal. It is the slot before a full page."""
-    judge = LastSlot()
-    verdict = judge.verdict(EQUAL_KEYS)
-    pinned = Pinned(
-        Fingerprint.of(EQUAL_KEYS.backend, verdict.failures[0]),
-        EQUAL_KEYS,
-        verdict,
-        run=judge.verdict,
-        budget=ShrinkBudget(runs=600, seconds=600),
-        aside=lambda *_: None,
-    )
+    pinned = pinned_on(LastSlot(), EQUAL_KEYS)
     case, clues = smallest(pinned, None, allowed, capability=LAST_SLOT.capability, runs=600, plainly=plainly)
     assert needs_of(pinned, case, allowed, clues=clues) == needs
     if plainly:
         assert (case.values, case.pages) == (ValueFamily.NORMAL, Pages())
         assert case.steps == (step(Mode.DECODE, (1, 2)),)
+
+
+class ByValue(OneByOne):
+    """Fails with sinks, and without them for the values of odd seeds."""
+
+    def verdict(self, case: Case) -> Verdict:
+        fails = case.geometry.sinks or case.seed % 2
+        return Verdict(observations=(observed(),) if fails else ())
+
+    def renew(self) -> None:
+        """Nothing is kept."""
+
+
+@pytest.mark.parametrize("plainly", [True, False])
+def test_a_clue_that_only_the_values_of_the_case_need_goes(*, plainly: bool) -> None:
+    case = Case(backend="fake", geometry=replace(HEADS, sinks=True), steps=(step(Mode.DECODE, (1, 8)),))
+    judge = ByValue()
+    found, _ = smallest(pinned_on(judge, case), None, lambda _: True, capability=None, runs=600, plainly=plainly)
+    assert found.geometry.sinks is not plainly
+    assert judge.verdict(found).failures
