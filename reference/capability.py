@@ -25,6 +25,7 @@ from attnfuzz.reference.case import (
     QueryView,
     Tombstone,
 )
+from attnfuzz.reference.checked_fields import check_fields
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.edges import EdgeRule
@@ -134,6 +135,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     patience: float = 1.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.buckets:
             for field, value in _between_them(self.buckets).items():
                 force_setattr(self, field, value)

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
+from attnfuzz.reference.checked_fields import check_fields
 from attnfuzz.reference.relation import Relation
 
 
@@ -47,6 +48,7 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, str] = {}
 
     def __post_init__(self) -> None:
+        check_fields(self)
         strictest = {"empty_rows": Holds.ZERO, "padded_rows": Holds.FINITE, "deterministic": True}
         for clause, strict in strictest.items():
             if getattr(self, clause) != strict and clause not in self.sources:

@@ -12,6 +12,11 @@ from typing import cast
 import msgspec
 
 from attnfuzz.kernels.interface.backend import Backend
+from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.checked_fields import did_you_mean
+from attnfuzz.reference.contract import Contract
+from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.user_error import UserError
 
 ENTRY_POINTS = "attnfuzz.backends"
@@ -49,8 +54,9 @@ def brief(error: BaseException) -> str:
     try:
         lines = str(error).splitlines()
     except BaseException:  # noqa: BLE001 - it is the user's code
-        lines = ["its __str__ raises"]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:_MOST_CHARACTERS]
+        return f"{type(error).__name__}: its __str__ raises"
+    hint = did_you_mean(error, (Capability, Contract, NoiseModel, Bucket))
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:_MOST_CHARACTERS] + hint
 
 
 def _of_entry_point(source: BackendSource) -> object:
