@@ -61,7 +61,7 @@ def _fields(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
 def _without_torch(value: object) -> object:
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
-    return tuple(map(_without_torch, value)) if type(value) in (tuple, list) else value
+    return tuple(_without_torch(each) for each in value) if isinstance(value, tuple | list) else value
 
 
 def _expected(hint: Any) -> str:

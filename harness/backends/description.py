@@ -104,12 +104,10 @@ def _kind(value: object) -> str:
 
 
 def _check_capability(name: str, capability: Capability) -> None:
-    """Reject a capability without any case. `_as_decoded` checks the fields' types."""
+    """Reject a capability without any case."""
     for field in ("modes", "dtypes", "page_sizes", "layouts", "query_views", "kv_views"):
         if not getattr(capability, field):
             raise BackendFileError(f"{name}: its capability has no {field}: name at least one")
-    if not isinstance(capability.dtypes, tuple):
-        raise BackendFileError(f"{name}: its capability has dtypes of the wrong type: make them a tuple of DType")
 
 
 def _name(name: str, value: object) -> str:

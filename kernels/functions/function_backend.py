@@ -27,8 +27,8 @@ of K and V if the capability has `granularities`: [kv_heads], or [pages, page_si
 page_size] in the layout of the cache; for NVFP4, e4m3 with a further axis of head_dim / 16), `mask` (None in a causal
 step, otherwise bool [tokens, columns] with a column for each key of the longest request, set where a query sees a key:
 it replaces the causal limit, not the window, and the columns after a request's keys must not matter).
-`mode` (such as "decode") and `life` (the earlier uses of a case, some of which the function makes itself) are passed
-only if there is a parameter of that name.
+`k_scale` (the factor of K, which then is not in `scale`), `mode` (such as "decode") and `life` (the earlier uses of a
+case, some of which the function makes itself) are passed only if there is a parameter of that name.
 
 A kernel with a cache layout of its own takes two functions. `arrange` is called with these arguments and returns a
 dict of others, in the kernel's layout; the harness places its tensors in guarded memory, and then calls the kernel:
@@ -59,6 +59,7 @@ from attnfuzz.kernels.planning.lengths import longest
 from attnfuzz.kernels.planning.packed_masks import masks_of_rows
 from attnfuzz.kernels.planning.paged_session import PagedSession
 from attnfuzz.kernels.planning.plan import BatchMetadata, Row
+from attnfuzz.kernels.planning.queries import factors_of_cache, softmax_scale
 from attnfuzz.kernels.planning.results import Results
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.calibration import Calibration
@@ -77,6 +78,8 @@ _OF_SERVERS = ("query_scales", "kept_queries", "schedules", "shared_keys")
 
 _GIVEN = frozenset({"query", "out", "k_cache", "v_cache", "block_tables", "seq_lens", "cum_seq_lens_q", "scale"})
 """The arguments that have forms, and that a function gets whatever its capability."""
+
+_K_SCALE = "k_scale"
 
 
 class OfFunction:
@@ -287,6 +290,8 @@ class FunctionSession(PagedSession):
 
     def _attend(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> None:
         extras = {"scale": self._scales["bmm1_scale"], **self._extras(step)}
+        if any(_K_SCALE in taken.named for taken in (self._taken, self._arranged) if taken is not None):
+            extras |= {_K_SCALE: factors_of_cache(self._case)[0], "scale": softmax_scale(self._case)}
         if self._case.life:
             self._life.make(self._planned_rows(step), plan, query, extras)
         self.call(plan, query, results, extras)

@@ -104,7 +104,11 @@ def cached_scales(case: Case) -> BmmScales:
 
     Tensors of scales include those of K and V, except for scales of blocks.
     """
-    softmax = softmax_scale(case)
-    if case.scales.granularity in (Granularity.HEAD, Granularity.TOKEN_HEAD):
-        return BmmScales(bmm1_scale=softmax, bmm2_scale=1.0)
-    return BmmScales(bmm1_scale=softmax * case.scales.k, bmm2_scale=case.scales.v)
+    key, value = factors_of_cache(case)
+    return BmmScales(bmm1_scale=softmax_scale(case) * key, bmm2_scale=value)
+
+
+def factors_of_cache(case: Case) -> tuple[float, float]:
+    """Return the factors of K and V that no tensor of scales includes."""
+    included = case.scales.granularity in (Granularity.HEAD, Granularity.TOKEN_HEAD)
+    return (1.0, 1.0) if included else (case.scales.k, case.scales.v)

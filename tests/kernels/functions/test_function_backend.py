@@ -211,6 +211,16 @@ def test_scales_of_keys_and_values_are_handed_on(bench_of: Callable[..., Bench])
     assert (handed["scale"], handed["v_scale"]) == (1.5, 5)
 
 
+def test_the_scale_of_keys_is_apart_for_a_function_that_names_it(bench_of: Callable[..., Bench]) -> None:
+    def apart(*, out: torch.Tensor, scale: float, k_scale: float, v_scale: float, **_: object) -> None: ...
+
+    geometry = msgspec.structs.replace(NHD, kv_dtype=DType.FLOAT8_E4M3)
+    steps = (step(Mode.DECODE, (1, 9)),)
+    case = Case(backend="apart", geometry=geometry, steps=steps, scales=Scales(softmax=2, k=3, v=5))
+    handed = arguments_of(FunctionBackend(apart, Capability(fp8_kv=True, kv_scales=True)), case, bench_of)
+    assert (handed["scale"], handed["k_scale"], handed["v_scale"]) == (0.5, 3, 5)
+
+
 @pytest.mark.parametrize(
     ("dtype", "handed"), [(DType.FLOAT32, torch.float32), (DType.FLOAT16, torch.float16), (None, torch.bfloat16)]
 )
