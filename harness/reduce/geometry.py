@@ -3,22 +3,25 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from msgspec.structs import replace
+from msgspec import NODEFAULT
+from msgspec.structs import fields, replace
 
 from attnfuzz.reference.case import Case, Request
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.edits.cuts import lower, map_requests
 from attnfuzz.reference.features.geometry import VECTOR
-from attnfuzz.reference.geometry import Geometry, KvLayout, Latent
+from attnfuzz.reference.geometry import Geometry, Latent
 
 # Aligned rows need head dims that are multiples of 8. One that is no multiple of 16 is a clue.
 _DIM_UNITS = (VECTOR, 8)
 
 
 def drop_features(case: Case) -> Iterator[Case]:
-    """Yield geometries without window, sinks, soft cap or fp8, and with the default layout and dtype."""
+    """Yield geometries without window, sinks, soft cap or fp8, and with the other defaults."""
     geometry = case.geometry
-    plain = {"window_left": -1, "sinks": False, "soft_cap": 0.0, "kv_dtype": geometry.dtype, "kv_layout": KvLayout.HND}
+    plain = {each.name: each.default for each in fields(Geometry) if each.default is not NODEFAULT}
+    del plain["dtype"], plain["latent"]
+    plain["kv_dtype"] = geometry.dtype
     yield _with(case, replace(geometry, **plain))
     for name, value in plain.items():
         yield _with(case, replace(geometry, **{name: value}))

@@ -103,10 +103,11 @@ class FeatureRow(Generic[T]):
     all values are supported. `optional` is a name for the whole feature, if a capability has to ask for it, with a
     function that returns whether it does, or None for a backend that can't.
 
-    `rule` returns the first reason why a case can't exist, or None. `draws` returns the variants of a case, all but for
-    this feature drawn, in which a backend may get it, the plainest first and likely ones repeatedly; without it, the
-    strategies draw the feature with its group. A printed case has it in `line`, with the words that `printed` returns,
-    or by default with the names and values of fields that differ from their defaults.
+    `rule` returns the first reason why a case can't exist, or None. `clashes` are features that exclude others by their
+    meaning: a reason, and both in the form of rules, such as "window!=none". `draws` returns the variants of a case,
+    all but for this feature drawn, in which a backend may get it, the plainest first and likely ones repeatedly;
+    without it, the strategies draw the feature with its group. A printed case has it in `line`, with the words that
+    `printed` returns, or by default with the names and values of fields that differ from their defaults.
     """
 
     axis: Axis[T]
@@ -122,6 +123,7 @@ class FeatureRow(Generic[T]):
     optional: "tuple[str, Callable[[Capability], object]] | None" = None
     rule: "Rule | None" = None
     draws: "Draws | None" = None
+    clashes: tuple[tuple[str, str, str], ...] = ()
     line: str = ""
     printed: Callable[[Case], str] | None = None
 

@@ -149,6 +149,7 @@ _SPECULATIVE = f"mode={'|'.join(mode for mode in Mode if mode.speculative)}"
 _PREFILLS = f"mode={'|'.join(mode for mode in Mode if not mode.speculative)}"
 
 MEANING: tuple[Clash, ...] = (
+    *(_clash(*clash) for row in TABLE.rows for clash in row.clashes),
     _clash("a decode has one query per request", "mode=decode", "longest q!=1; drafts"),
     _clash("a decode's query has a key or none", "mode=decode", _FEWER_KEYS),
     _clash("a draft model decodes after a prefix", "mode=draft_decode", f"prefix!=yes; {_NO_KEYS}; kv len=1"),
