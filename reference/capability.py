@@ -64,7 +64,8 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     `other_groups` are the geometries of layers that may share a pool with the case's. Both need a pool with pages from
     anywhere. A writer with `window_tail` takes steps of which only the last tokens are stored. `masks` are the keys
     that a query may see; with EMPTY_ROWS among them, it may see none, although its request has keys. `windowed_masks`
-    are the masks that can be combined with a window: a query sees a key if both allow it. `magnitudes`
+    are the masks that can be combined with a window: a query sees a key if both allow it. With `attention_chunks`,
+    layers without windows may limit queries to the keys of their own chunk (`Geometry.attention_chunk`). `magnitudes`
     are those of q, K and V where the KV cache is not quantised: leave out those that a kernel does not promise, such as
     one that converts bf16 to fp16. `arguments` are the supported
     argument forms besides the plain one, and `edges` the supported factors of 0 and below and steps without requests,
@@ -126,6 +127,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     edges: tuple[EdgeRule, ...] = ()
     masks: tuple[Mask, ...] = (Mask.CAUSAL,)
     windowed_masks: tuple[Mask, ...] = (Mask.CAUSAL,)
+    attention_chunks: bool = False
     magnitudes: tuple[Magnitude, ...] = tuple(Magnitude)
     schedules: bool = False
     asynchronous: bool = True

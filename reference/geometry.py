@@ -31,8 +31,10 @@ class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """One attention layer, as seen by one rank of a server.
 
     `window_left` counts the keys that a query sees before its own (FlashInfer's convention: window_left + 1 keys in
-    total; -1 is no window). `soft_cap` c replaces a logit s by c * tanh(s / c); 0 is off. With `latent`, `kv_heads` is
-    1, and `head_dim_qk` and `head_dim_vo` are those of decode: rank + rope and rank.
+    total; -1 is no window). With an `attention_chunk`, keys and queries are cut into chunks of as many tokens, from the
+    first key of a request on, and a query sees the keys of its own chunk alone, up to itself (Llama 4's
+    attention_chunk_size; 0 is none). `soft_cap` c replaces a logit s by c * tanh(s / c); 0 is off. With `latent`,
+    `kv_heads` is 1, and `head_dim_qk` and `head_dim_vo` are those of decode: rank + rope and rank.
     """
 
     q_heads: int
@@ -47,6 +49,7 @@ class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     sinks: bool = False
     soft_cap: float = 0.0
     latent: Latent | None = None
+    attention_chunk: int = 0
 
     @property
     def group(self) -> int:

@@ -21,7 +21,9 @@ _SHARES = (0.0, 0.0, _ALL, 0.5, 0.9)
 
 
 def applies(case: Case, step: Step) -> bool:
-    """Return whether the mask of `step` is not causal. Trees only apply to verify steps."""
+    """Return whether the mask of `step` is not causal. Trees only apply to verify steps; chunks need a mask."""
+    if case.geometry.attention_chunk:
+        return True
     if case.mask is Mask.TREE:
         return step.mode is Mode.TARGET_VERIFY
     return case.mask is not Mask.CAUSAL
@@ -35,6 +37,8 @@ def mask_of(case: Case, step: Step, request: Request) -> torch.Tensor | None:
     if not applies(case, step):
         return None
     shape = (request.q_len, request.kv_len)
+    if case.geometry.attention_chunk:
+        return _within_chunks(*shape, case.geometry.attention_chunk)
     if case.mask is Mask.FULL:
         return torch.ones(shape, dtype=torch.bool)
     generator = torch.Generator()
@@ -43,6 +47,13 @@ def mask_of(case: Case, step: Step, request: Request) -> torch.Tensor | None:
     if case.mask is Mask.TREE:
         return _tree(*shape, generator)
     return _custom(*shape, generator, empty_rows=case.mask is Mask.EMPTY_ROWS)
+
+
+def _within_chunks(q_len: int, kv_len: int, chunk: int) -> torch.Tensor:
+    """Return the mask of a causal step whose queries see the keys of their own chunks."""
+    own = torch.arange(kv_len - q_len, kv_len).unsqueeze(1)
+    key = torch.arange(kv_len)
+    return (key <= own) & (key // chunk == own // chunk)
 
 
 def _tree(q_len: int, kv_len: int, generator: torch.Generator) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """Defects in the masks that a server passes to a kernel: from the wrong step, for the wrong rows, or missing."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -7,7 +8,7 @@ import torch
 from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
 from attnfuzz.kernels.defects.planting import DefectGroup
 from attnfuzz.kernels.planning.packed_masks import masks_of_rows, packed_masks
-from attnfuzz.kernels.planning.plan import BatchMetadata
+from attnfuzz.kernels.planning.plan import BatchMetadata, Row
 from attnfuzz.kernels.planning.results import Results
 from attnfuzz.kernels.trtllm.masked import MaskedMhaSession
 from attnfuzz.reference.case import Step
@@ -53,3 +54,49 @@ class PadsMasks(MaskedMhaSession):
             "packed_custom_mask": memory.copy("packed_custom_mask", bits),
             "mask_indptr": memory.copy("mask_indptr", starts),
         }
+
+
+class _OtherChunks(MaskedMhaSession, ABC):
+    """A layer with chunks of attention, and a mistake in the mask of each request."""
+
+    def mask_arguments(self, step: Step) -> dict[str, Any]:
+        """Pack the masks with the mistake."""
+        chunk = self._case.geometry.attention_chunk
+        if not chunk:
+            return super().mask_arguments(step)
+        masks = []
+        for row in self._planned_rows(step):
+            own, key = torch.arange(row.kv_len - row.q_len, row.kv_len).unsqueeze(1), torch.arange(row.kv_len)
+            masks.append((key <= own) & self.in_chunk(key, own, row, chunk))
+        bits, starts = packed_masks(masks)
+        memory = self._bench.memory
+        return {
+            "packed_custom_mask": memory.copy("packed_custom_mask", bits),
+            "mask_indptr": memory.copy("mask_indptr", starts),
+        }
+
+    @abstractmethod
+    def in_chunk(self, key: torch.Tensor, own: torch.Tensor, row: Row, chunk: int) -> torch.Tensor:
+        """Return which keys [kv_len] are in the chunk of the queries with these positions [q_len, 1]."""
+
+
+_CHUNKS = "vLLM's make_local_attention_virtual_batches, with the prefix of the first chunk left out"
+
+
+@_MASKS.add("attention_chunks_from_the_first_query", _CHUNKS, Mistake.KEYS_MISSING)
+class CountsChunksFromTheFirstQuery(_OtherChunks):
+    """Chunks begin at a request's first new token instead of its first key."""
+
+    def in_chunk(self, key: torch.Tensor, own: torch.Tensor, row: Row, chunk: int) -> torch.Tensor:
+        """Count both from the first query."""
+        first = row.kv_len - row.q_len
+        return (key - first) // chunk == (own - first) // chunk
+
+
+@_MASKS.add("attention_chunk_as_a_window", "Llama 4's attention_chunk_size passed as a sliding window")
+class SlidesChunks(_OtherChunks):
+    """A query sees as many keys before its own as a chunk has, in whichever chunk they are."""
+
+    def in_chunk(self, key: torch.Tensor, own: torch.Tensor, row: Row, chunk: int) -> torch.Tensor:
+        """Slide a window of a chunk's length."""
+        return key > own - chunk

@@ -145,13 +145,15 @@ MHA_NVFP4 = TrtllmBackend(
 MHA_MASKED = TrtllmBackend(
     name="trtllm_mha_masked",
     session=MaskedMhaSession,
-    capability=structs.replace(MHA.capability, graph_modes=(), masks=tuple(Mask), windowed_masks=tuple(Mask)),
+    capability=structs.replace(
+        MHA.capability, graph_modes=(), masks=tuple(Mask), windowed_masks=tuple(Mask), attention_chunks=True
+    ),
 )
 
 MHA_PLANNED = TrtllmBackend(
     name="trtllm_mha_planned",
     session=PlannedMhaSession,
-    capability=structs.replace(MHA_MASKED.capability, earlier_uses=LIFE),
+    capability=structs.replace(MHA_MASKED.capability, earlier_uses=LIFE, attention_chunks=False),
 )
 
 MLA = TrtllmBackend(

@@ -20,6 +20,7 @@ from attnfuzz.reference.features.classes import (
 )
 from attnfuzz.reference.features.moments import Moment, of_steps
 from attnfuzz.reference.features.row import (
+    Violation,
     but,
     classed,
     flag,
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 VECTOR = 16
 """Number of elements of a head that kernels handle at a time. The rest often takes another code path."""
+
+MAX_CHUNK = 1 << 20
+"""Maximum number of tokens of a chunk of attention."""
 
 _DTYPES = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
 
@@ -254,6 +258,33 @@ def _refused_mask(can: "Capability", case: Case) -> str | None:
     return f"a sliding window with mask {case.mask}" if windowed and case.mask not in can.windowed_masks else None
 
 
+_CHUNKS = ("none", "longer than all keys", "cuts keys off")
+
+
+def _chunk(moment: Moment) -> str:
+    chunk = moment.case.geometry.attention_chunk
+    return _CHUNKS[1 + any(kv_len > chunk for _, kv_len in moment.asking)] if chunk else "none"
+
+
+def _impossible_chunk(case: Case) -> Violation | None:
+    geometry = case.geometry
+    if not 0 <= geometry.attention_chunk <= MAX_CHUNK:
+        return "geometry.attention_chunk", geometry.attention_chunk, f"must be at least 0 and at most {MAX_CHUNK}"
+    alone = geometry.window_left < 0 and geometry.latent is None and case.mask is Mask.CAUSAL
+    if alone or not geometry.attention_chunk:
+        return None
+    return "geometry.attention_chunk", geometry.attention_chunk, "must be 0 with a window, latents, or a mask"
+
+
+def _draw_chunks(can: "Capability", case: Case) -> tuple[Case, ...]:
+    """Return a causal case without a window at most chunks: small ones, around pages, and longer than most KVs."""
+    if not can.attention_chunks or case.geometry.window_left >= 0 or case.mask is not Mask.CAUSAL:
+        return (case,)
+    size = case.geometry.page_size
+    chunks = (0,) * 10 + (1, 2, 3, 7, 16, size, 4 * size, 64, 8192)
+    return tuple(replace(case, geometry=replace(case.geometry, attention_chunk=chunk)) for chunk in chunks)
+
+
 _TIMES_CAUSAL = 3
 # Few cases have a step that verifies drafts.
 _TIMES_TREE = 4
@@ -317,5 +348,33 @@ SEEN_KEYS = grouped(
             "masks other than causal",
             lambda can: None if can.writes or can.latent else can.masks != (Mask.CAUSAL,),
         ),
+    ),
+    of_steps(
+        single("attention chunk", _CHUNKS, _chunk),
+        "geometry.attention_chunk",
+        removable("attention chunk", but("none"), geometry_with(attention_chunk=0)),
+        removable("keys outside of the chunk", only("cuts keys off"), geometry_with(attention_chunk=MAX_CHUNK)),
+        filed={"attention chunk": but("none")},
+        supported=lambda can: _CHUNKS if can.attention_chunks else ("none",),
+        lack="the backend does not have chunks of attention",
+        refusal=lambda can, case: (
+            "attention within chunks" if case.geometry.attention_chunk and not can.attention_chunks else None
+        ),
+        optional=("attention within chunks", lambda can: None if can.writes or can.latent else can.attention_chunks),
+        rule=_impossible_chunk,
+        draws=_draw_chunks,
+        clashes=(
+            ("a layer has chunks or a window", "attention chunk!=none", "window!=none"),
+            ("attention within chunks is causal", "attention chunk!=none", "mask!=causal"),
+            (
+                "a chunk cuts off keys if any",
+                "attention chunk=cuts keys off",
+                "without keys=all; longest kv=0",
+            ),
+        ),
+        printed=lambda case: (
+            f"chunks of {case.geometry.attention_chunk:,} keys" if case.geometry.attention_chunk else ""
+        ),
+        line="geometry",
     ),
 )
