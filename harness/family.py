@@ -18,10 +18,17 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
     from markupsafe import Markup
 
+    from attnfuzz.harness.calls.trace import FileTracer
+    from attnfuzz.harness.judge.explain import Stake
+    from attnfuzz.harness.judge.judge import Judgement
+    from attnfuzz.harness.judge.metamorphic import StepComparison
+    from attnfuzz.harness.judge.terms import Terms
     from attnfuzz.harness.triage.variants import Way
     from attnfuzz.harness.verdict.failures import Observation
     from attnfuzz.harness.verdict.fingerprint import Fingerprint
-    from attnfuzz.kernels.interface.backend import Backend
+    from attnfuzz.kernels.interface.backend import Backend, Bench, Session
+    from attnfuzz.reference.dtypes import DType
+    from attnfuzz.reference.related import Related
     from attnfuzz.strategies.coverage import Pair
     from attnfuzz.strategies.lean import Lean
 
@@ -68,6 +75,45 @@ class Family(ABC, Generic[C]):
         """Return the pairs of features that a backend can reach."""
         return frozenset()
 
+    # Running and judging, in a worker
+
+    result_type: type[Any]
+    """The type of a session's results."""
+
+    persists = False
+    """Whether later steps use a wrong result of an earlier one, so that a known failure ends a case."""
+
+    def noise_dtype(self, case: C) -> "DType | None":
+        """Return the dtype of the noise model that judging needs, or None if results are exact."""
+        return None
+
+    def open(self, case: C, backend: Any, bench: "Bench") -> "Session":
+        """Open a session on a case."""
+        session: Session = backend.open(case, bench)
+        return session
+
+    def check(self, result: Any) -> None:
+        """Raise TypeError for a result of the right type whose parts are not."""
+
+    @abstractmethod
+    def judge(self, case: Any, result: Any, terms: "Terms") -> "Judgement":
+        """Compare a step's result, on the host, with the reference. The case may be made of literal calls."""
+
+    def record(self, case: Any, result: Any, tracer: "FileTracer") -> None:
+        """Add the right result to the trace of a step, for scripts. Without it, a script shows no wrong result."""
+
+    def related(self, case: C) -> "Related | None":
+        """Return the second run of a case that compares two runs."""
+        return None
+
+    def compare(self, kept: Any, result: Any, other: "Related", terms: "Terms") -> "StepComparison":
+        """Compare a result of the second run with the judgement that was kept of the first."""
+        raise NotImplementedError
+
+    def further(self, case: C, capability: Any) -> "Iterator[tuple[Stake, C]]":
+        """Yield variants of a failing case whose runs test explanations of its failure."""
+        return iter(())
+
     # Reducing: smaller and plainer cases. Impossible ones are skipped.
 
     def edits(self, capability: Any | None) -> tuple[Edit[C], ...]:
@@ -84,10 +130,6 @@ class Family(ABC, Generic[C]):
 
     def without_a_mode(self, case: C) -> Iterator[C]:
         """Yield the case without the steps of one of its modes."""
-        return iter(())
-
-    def other_run(self, case: C) -> Iterator[C]:
-        """Yield the second run of a case that compares two runs, as a separate case."""
         return iter(())
 
     def rows(self, case: C) -> int:
@@ -150,6 +192,11 @@ def _with_cases() -> dict[type[AnyCase], Family[Any]]:
 def family_with(capability: object) -> Family[Any]:
     """Return the family of the backends with a capability."""
     return next(each for each in families() if each.runs(capability))
+
+
+def family_judging(result: object) -> Family[Any] | None:
+    """Return the family of a session's result, or None if none has such results."""
+    return next((each for each in families() if isinstance(result, each.result_type)), None)
 
 
 @cache

@@ -55,7 +55,8 @@ class AnyCase:
 
     def reseeded(self, offset: int) -> Self:
         """Return the case with the values of the seed `offset` after its own, or itself if it has no seed."""
-        return self
+        seed = getattr(self, "seed", None)
+        return self if seed is None else self.having(seed=(seed + offset) % (1 << 63))
 
     def having(self, **changes: Any) -> Self:
         """Return the case with other values of these fields."""

@@ -6,10 +6,8 @@ A case is one test input: it is immutable, fully determines the work of a backen
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Self
 
 import msgspec
-from msgspec.structs import replace
 
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
@@ -523,10 +521,6 @@ class Case(
         from attnfuzz.reference.validity import validate  # noqa: PLC0415 - it imports this module
 
         validate(self)
-
-    def reseeded(self, offset: int) -> Self:
-        """Return the case with the values of another seed."""
-        return replace(self, seed=(self.seed + offset) % (1 << 63))
 
     def slot_lengths(self) -> dict[int, int]:
         """Return the number of keys of each sequence, as the function `slot_lengths` does."""

@@ -28,6 +28,7 @@ class Related:
     """
 
     case: Case
+    relation: Relation
     steps: tuple[int | None, ...]
     positions: tuple[tuple[int, ...], ...]
 
@@ -54,7 +55,7 @@ def related(case: Case) -> Related:
         dropped += captured and case.relation is Relation.REPLAY_AS_EAGER
     order = -1 if case.relation is Relation.BATCH_PERMUTED else 1
     positions = tuple(tuple(range(len(step.requests))[::order]) for step in case.steps)
-    return Related(case=other, steps=tuple(steps), positions=positions)
+    return Related(case=other, relation=case.relation, steps=tuple(steps), positions=positions)
 
 
 def _relabel_pages(case: Case) -> Case:

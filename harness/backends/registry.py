@@ -17,6 +17,7 @@ from attnfuzz.harness.backends.engines import LIBRARIES, engine_of
 from attnfuzz.harness.backends.load import ENTRY_POINTS, BackendFileError, BackendSource
 from attnfuzz.harness.backends.load import load as load_backend
 from attnfuzz.harness.backends.rehearsal import rehearse
+from attnfuzz.harness.family import families
 from attnfuzz.kernels.cache_writes.then_attend import NoPair, WriteThenAttend
 from attnfuzz.kernels.cuda.visible import visible
 from attnfuzz.kernels.interface.backend import Backend, archs_of
@@ -47,7 +48,9 @@ class WrongDevice(UserError):
 
 def builtin() -> dict[str, Backend]:
     """Return the backends of this project and their revisions."""
-    return {backend.name: backend for backends in shipped(_COLLECTIONS).values() for backend in backends()}
+    ours = (backend for backends in shipped(_COLLECTIONS).values() for backend in backends())
+    of_families = (backend for family in families() for backend in family.backends)
+    return {backend.name: backend for backend in (*ours, *of_families)}
 
 
 def planted() -> Mapping[str, Backend]:

@@ -1,12 +1,24 @@
 """Attention on a paged KV cache. Its cases are made of steps."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from markupsafe import Markup
 from msgspec.structs import replace
 
+from attnfuzz.harness.calls.literal_calls import geometry_of
+from attnfuzz.harness.calls.trace import FileTracer
 from attnfuzz.harness.family import Edit, Family
+from attnfuzz.harness.judge import judge
+from attnfuzz.harness.judge.evidence import Evidence
+from attnfuzz.harness.judge.explain import Stake
+from attnfuzz.harness.judge.explain.further import further
+from attnfuzz.harness.judge.judge import Judgement
+from attnfuzz.harness.judge.metamorphic import StepComparison, compare
+from attnfuzz.harness.judge.parts import checked
+from attnfuzz.harness.judge.terms import Terms
 from attnfuzz.harness.reduce.buckets import edits_among
 from attnfuzz.harness.reduce.defaults import with_defaults
 from attnfuzz.harness.reduce.geometry import EDITS as GEOMETRY
@@ -18,14 +30,17 @@ from attnfuzz.harness.triage.variants import Way, cut, ways_of_steps
 from attnfuzz.harness.verdict.describe import describe
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint, traits
+from attnfuzz.kernels.interface.backend import Attended, Output
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, ValueFamily
+from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.edits.cuts import tidy
 from attnfuzz.reference.edits.lengths import EDITS as LENGTHS
 from attnfuzz.reference.edits.relation import run_only_the_other
 from attnfuzz.reference.edits.steps import EDITS as STEPS
 from attnfuzz.reference.features import TABLE
-from attnfuzz.reference.related import related
+from attnfuzz.reference.related import NotRelated, Related, related
 from attnfuzz.strategies.coverage import Pair, pair_bits, possible_pairs
 from attnfuzz.strategies.lean import Lean
 
@@ -42,6 +57,60 @@ class AttentionFamily(Family[Case]):
 
     def runs(self, capability: object) -> bool:
         return isinstance(capability, Capability) and not capability.writes
+
+    result_type: type[Any] = Output
+
+    def noise_dtype(self, case: Case) -> DType | None:
+        return case.geometry.dtype
+
+    def check(self, result: Any) -> None:
+        for given, part in ((result.out, "out"), (result.lse, "lse"), (result.sinks, "sinks")):
+            if part == "out" or given is not None:
+                checked(given, torch.Tensor, part)
+        for entry in checked(result.attended, tuple, "attended"):
+            attended = checked(entry, Attended, "entry of attended")
+            for part in ("query", "key", "value"):
+                checked(getattr(attended, part), torch.Tensor, part)
+
+    def judge(self, case: AnyCase, result: Any, terms: Terms) -> Judgement:
+        assert terms.noise is not None
+        return judge(
+            result,
+            geometry=geometry_of(case),
+            contract=terms.contract,
+            noise=terms.noise,
+            alpha=terms.alpha,
+            strict=terms.strict,
+            tiers=terms.tiers,
+            step=terms.step,
+            mode=terms.mode,
+            kernel=terms.kernel,
+            keep=terms.keep,
+        )
+
+    def record(self, case: AnyCase, result: Any, tracer: FileTracer) -> None:
+        tracer.output(result, geometry_of(case))
+
+    def related(self, case: Case) -> Related | None:
+        with contextlib.suppress(NotRelated):
+            return None if case.relation is None else related(case)
+        return None
+
+    def compare(self, kept: Evidence, result: Output, other: Related, terms: Terms) -> StepComparison:
+        return compare(
+            kept,
+            result,
+            relation=other.relation,
+            positions=other.positions[terms.step],
+            geometry=other.case.geometry,
+            contract=terms.contract,
+            report=terms.report,
+            strict=terms.strict,
+            tiers=terms.tiers,
+        )
+
+    def further(self, case: Case, capability: Capability) -> Iterator[tuple[Stake, Case]]:
+        return further(case, capability)
 
     def cases(self, capability: Capability, backend: str, lean: Lean) -> "SearchStrategy[Case]":
         from attnfuzz.strategies.cases import cases  # noqa: PLC0415 - jobs alone draw, with Hypothesis
@@ -73,9 +142,6 @@ class AttentionFamily(Family[Case]):
     def without_a_mode(self, case: Case) -> Iterator[Case]:
         for mode in dict.fromkeys(step.mode for step in case.steps):
             yield tidy(replace(case, steps=tuple(step for step in case.steps if step.mode is not mode)))
-
-    def other_run(self, case: Case) -> Iterator[Case]:
-        return run_only_the_other(case)
 
     def rows(self, case: Case) -> int:
         return case.geometry.q_heads * sum(request.q_len for step in case.steps for request in step.requests)

@@ -3,11 +3,16 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from attnfuzz.harness.calls.literal_calls import CallSession, answered_geometry
 from attnfuzz.harness.family import Edit, Family
+from attnfuzz.harness.judge.judge import Judgement
+from attnfuzz.harness.judge.terms import Terms
 from attnfuzz.harness.reduce.search import CALL_EDITS
 from attnfuzz.harness.triage.variants import Way, ways_of_calls
 from attnfuzz.harness.verdict.describe import describe_calls
+from attnfuzz.kernels.interface.backend import Backend, Bench, Session
 from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.dtypes import DType
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -17,6 +22,18 @@ class CallsFamily(Family[CallCase]):
     """Literal calls of ops."""
 
     case_type = CallCase
+
+    result_type = CallCase
+    """Its sessions have the results of other families."""
+
+    def noise_dtype(self, case: CallCase) -> DType | None:
+        return None if case.answer is None else answered_geometry(case).dtype
+
+    def open(self, case: CallCase, backend: Backend, bench: Bench) -> Session:
+        return CallSession(case, backend, bench)
+
+    def judge(self, case: object, result: object, terms: Terms) -> Judgement:
+        raise NotImplementedError("the family of a result judges it")
 
     def runs(self, capability: object) -> bool:
         del capability

@@ -6,9 +6,10 @@ If a case with a relation passes, its related case is run in separate memory, an
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from dataclasses import replace as replaced
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import msgspec
 import torch
@@ -16,35 +17,28 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.backends import registry
 from attnfuzz.harness.backends.engines import engines
-from attnfuzz.harness.calls.literal_calls import CallSession, answered_geometry, geometry_of
 from attnfuzz.harness.calls.trace import FileTracer
-from attnfuzz.harness.inside.forwards import Account, Forwards, JudgeStep, checked, raised
+from attnfuzz.harness.family import family_of
+from attnfuzz.harness.inside.forwards import Account, Forwards, JudgeStep, judging, raised
 from attnfuzz.harness.inside.launcher import Launched
 from attnfuzz.harness.inside.places import place_of
-from attnfuzz.harness.judge import judge
-from attnfuzz.harness.judge.evidence import Evidence
 from attnfuzz.harness.judge.judge import Judgement
-from attnfuzz.harness.judge.metamorphic import compare
+from attnfuzz.harness.judge.parts import checked
+from attnfuzz.harness.judge.terms import Terms
 from attnfuzz.harness.memory.placed import PlacedMemory
-from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, Tier
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.building.library_cache import BuildFailed
-from attnfuzz.kernels.interface.backend import Backend, Bench, Output, Session, in_inference_mode
+from attnfuzz.kernels.interface.backend import Backend, Bench, Session, in_inference_mode
 from attnfuzz.reference.any_case import AnyCase
-from attnfuzz.reference.calls import CallCase
-from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_types import decode_any
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.device import Device
-from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.noise import NoiseModel
-from attnfuzz.reference.related import related
+from attnfuzz.reference.related import Related
 from attnfuzz.reference.user_error import UserError
-
-# No tensor of the judge has a gradient. Without gradient bookkeeping, its small operations take a tenth less time.
-_judge, _compare = torch.inference_mode()(judge), torch.inference_mode()(compare)
 
 
 def warm() -> None:
@@ -120,11 +114,11 @@ class Execution:
         self._launcher.launched = None if look is None else []
         self._bench = Bench(memory, self._launcher, place.device)
         self._account = Account()
-        self._forwards = Forwards(place, memory, self._launcher, self._account, write, tracer, self._tiers)
+        self._forwards = Forwards(place, memory, self._launcher, self._account, write, tracer, self._terms)
         self._contract: Contract
-        self._noise: NoiseModel
+        self._noise: NoiseModel | None
         # Each step's baseline for a related run.
-        self._kept: dict[int, Evidence] = {}
+        self._kept: dict[int, Any] = {}
 
     def run(self) -> Verdict:
         """Run the steps up to the first that fails, then those of the related case."""
@@ -132,46 +126,36 @@ class Execution:
         with torch.inference_mode(in_inference_mode(self._backend)), self._forwards:
             self._run_steps(self._case, self._judge)
             # Another run would differ from wrong numbers, too.
-            if self._has_related() and not account.failed and not account.passed:
-                self._run_related()
+            if self._related is not None and not account.failed and not account.passed:
+                self._run_related(self._related)
         # The remaining time is drawing values, planning and placing tensors.
         account.seconds["place"] = time.perf_counter() - start - sum(account.seconds.values())
         return account.verdict()
 
-    def _has_related(self) -> bool:
-        return isinstance(self._case, Case) and self._case.relation is not None and Tier.T6 in self._tiers
+    @cached_property
+    def _related(self) -> Related | None:
+        """The second run, if the case has one and it is to be compared."""
+        return family_of(self._case).related(self._case) if Tier.T6 in self._tiers else None
 
-    def _run_related(self) -> None:
+    def _run_related(self, other: Related) -> None:
         """Run the related case and compare. Messages of its failures name the related run."""
-        case = self._case
-        assert isinstance(case, Case)
-        assert case.relation is not None
-        account, relation, other = self._account, case.relation, related(case)
+        account = self._account
         before = len(account.observations)
         firsts = {index: first for first, index in enumerate(other.steps) if index is not None}
 
-        def judge_step(output: Output, geometry: Geometry, index: int, mode: str) -> None:
-            start, first = time.perf_counter(), firsts[index]
-            comparison = _compare(
-                self._kept[first],
-                output,
-                relation=relation,
-                positions=other.positions[first],
-                geometry=geometry,
-                contract=self._contract,
-                report=partial(Observation, step=first, mode=mode, kernel=self._launcher.answering),
-                strict=self._strict,
-                tiers=self._tiers,
-            )
+        def judge_step(result: object, terms: Terms) -> None:
+            start, first = time.perf_counter(), firsts[terms.step]
+            compare = torch.inference_mode()(judging(result).compare)
+            comparison = compare(self._kept[first], result, other, replaced(terms, step=first))
             account.observations += comparison.observations
             if comparison.margin is not None:
                 account.see_margin(Tier.T6, comparison.margin)
             account.seconds["judge"] += time.perf_counter() - start
 
-        self._launcher.run = f", in the related run ({relation.words})"
+        self._launcher.run = f", in the related run ({other.relation.words})"
         self._run_steps(other.case, judge_step)
         account.observations[before:] = [
-            replace(found, message=_on_first_line(found.message, self._launcher.run), related=True)
+            replace(found, message=f"{found.message}{self._launcher.run}", related=True)
             for found in account.observations[before:]
         ]
 
@@ -180,40 +164,35 @@ class Execution:
 
     def _opened(self, case: AnyCase) -> Session:
         self._contract = checked(self._backend.contract, Contract, "contract")
-        if isinstance(case, CallCase):
-            if case.answer is not None:
-                self._ask_noise(answered_geometry(case))
-                if case.answer.lse is None:
-                    # The calls were not asked for one, or the backend computed it from their results.
-                    self._contract = replace(self._contract, lse=None)
-            return CallSession(case, self._backend, self._bench)
-        self._ask_noise(geometry_of(case))
-        assert isinstance(case, Case)
-        return self._backend.open(case, self._bench)
+        family = family_of(case)
+        dtype = family.noise_dtype(case)
+        self._noise = None if dtype is None else checked(self._backend.noise(dtype), NoiseModel, "noise")
+        return family.open(case, self._backend, self._bench)
 
-    def _ask_noise(self, geometry: Geometry) -> None:
-        self._noise = checked(self._backend.noise(geometry.dtype), NoiseModel, "noise")
-
-    def _judge(self, output: Output, geometry: Geometry, index: int, mode: str) -> None:
-        judgement = _judge(
-            output,
-            geometry=geometry,
+    def _terms(self, step: int, mode: str) -> Terms:
+        return Terms(
             contract=self._contract,
             noise=self._noise,
             alpha=self._alpha,
             strict=self._strict,
             tiers=self._tiers,
-            step=index,
+            step=step,
             mode=mode,
             kernel=self._launcher.answering,
-            keep=self._has_related(),
+            keep=self._related is not None,
         )
+
+    def _judge(self, result: object, terms: Terms) -> None:
+        # No tensor of the judge has a gradient. Without gradient bookkeeping, its small operations take a tenth less
+        # time.
+        with torch.inference_mode():
+            judgement = judging(result).judge(self._case, result, terms)
         if self._look is not None:
-            self._look(index, judgement, self._launcher.launched or [])
+            self._look(terms.step, judgement, self._launcher.launched or [])
         if judgement.kept is not None:
-            self._kept[index] = judgement.kept
+            self._kept[terms.step] = judgement.kept
         self._account.add(judgement)
-        if judgement.unanswered and isinstance(self._case, Case):
+        if judgement.unanswered and self._case.searchable:
             # All values that are drawn are finite.
             message = (
                 f"{judgement.unanswered} (token, head) rows attend with or to values that are not finite, but no "

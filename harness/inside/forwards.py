@@ -9,29 +9,29 @@ import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import replace as replaced
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.harness.calls.literal_calls import geometry_of
 from attnfuzz.harness.calls.trace import FileTracer
+from attnfuzz.harness.family import Family, family_judging
 from attnfuzz.harness.inside.launcher import JournalingLauncher, LaunchError
 from attnfuzz.harness.inside.places import Place, on_host
 from attnfuzz.harness.inside.raised_at import raised_at, traceback_of
 from attnfuzz.harness.judge.judge import Judgement
-from attnfuzz.harness.judge.written import judge_written
+from attnfuzz.harness.judge.parts import checked
+from attnfuzz.harness.judge.terms import Terms
 from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.memory.seal import Damage
 from attnfuzz.harness.memory.slabs import OutOfMemory
 from attnfuzz.harness.verdict.failures import REACHED_BY, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.past import are_past, past_failure
 from attnfuzz.harness.verdict.printable import label, said_by, type_name, words_of
-from attnfuzz.harness.verdict.tiers import Tier
+from attnfuzz.harness.verdict.tiers import ALL_TIERS, Tier
 from attnfuzz.kernels.interface.backend import (
-    Attended,
     Output,
     Result,
     Session,
@@ -43,7 +43,6 @@ from attnfuzz.kernels.interface.backend import (
 from attnfuzz.kernels.interface.engine import EngineError
 from attnfuzz.kernels.interface.transfers import Pending
 from attnfuzz.reference.any_case import AnyCase
-from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.past import PastFailure
 
 REJECTIONS = (ValueError, TypeError, NotImplementedError)
@@ -56,8 +55,8 @@ the expected ones.
 
 _Made = TypeVar("_Made")
 
-JudgeStep = Callable[[Output, Geometry, int, str], None]
-"""Judges a forward's output, with the case's geometry, the step's index and mode."""
+JudgeStep = Callable[[Any, Terms], None]
+"""Judges the result of a forward, on the host."""
 
 
 @dataclass
@@ -142,8 +141,8 @@ class _Again:
 class Forwards:
     """Runs sessions in one memory, by one launcher, and adds everything that goes wrong to `account`.
 
-    `write` puts an entry into the journal; `tracer` gets each output. A KV cache is judged here, unless `tiers` lack
-    the exact one.
+    `write` puts an entry into the journal; `tracer` gets each result. `terms` returns the terms for a step's index and
+    mode.
     """
 
     def __init__(
@@ -154,10 +153,10 @@ class Forwards:
         account: Account,
         write: Callable[[bytes], None],
         tracer: FileTracer | None,
-        tiers: frozenset[Tier],
+        terms: Callable[[int, str], Terms],
     ) -> None:
         self._place, self._memory, self._launcher = place, memory, launcher
-        self._account, self._write, self._tracer, self._tiers = account, write, tracer, tiers
+        self._account, self._write, self._tracer, self._terms = account, write, tracer, terms
         self._pid = os.getpid()
         self._unsupported: tuple[type[Exception], ...] = (Unsupported, *place.too_large)
         self._passed_on: tuple[type[Exception], ...] = (*_NOT_THE_BACKENDS, *self._unsupported)
@@ -207,8 +206,7 @@ class Forwards:
             self._judge_stepped(case, stepped, index, mode, judge_step, late=late)
         found = with_broken(self._account.observations[before:], self._launcher.broken)
         self._account.observations[before:] = (_with_way(each, way_to(each.kernel)) for each in found)
-        if stepped is not None and not isinstance(stepped.output, WrittenCache):
-            # A cache that was written without attention keeps its wrong contents.
+        if stepped is not None and not _persists(stepped.output):
             self._account.pass_over(case.past, before, margins)
 
     def _judge_stepped(
@@ -221,30 +219,20 @@ class Forwards:
         *,
         late: bool,
     ) -> None:
-        output = stepped.output
-        if isinstance(output, WrittenCache):
-            if self._tracer is not None:
-                self._tracer.written(output)
-            self._judge_written(output, index, mode)
-            return
-        if isinstance(output, WrittenThenAttended):
-            again = self._attended(case, output, index, mode, late=late)
+        if isinstance(stepped.output, WrittenThenAttended):
+            again = self._attended(case, stepped.output, index, mode, late=late)
             if again is None:
                 return
             stepped = again
-        geometry = geometry_of(case)
         if self._tracer is not None:
-            assert isinstance(stepped.output, Output)
-            self._tracer.output(stepped.output, geometry)
-        output = stepped.on_host.result()
-        assert isinstance(output, Output)
-        judge_step(output, geometry, index, mode)
+            judging(stepped.output).record(case, stepped.output, self._tracer)
+        judge_step(stepped.on_host.result(), self._terms(index, mode))
 
-    def _judge_written(self, written: WrittenCache, index: int, mode: str) -> bool:
-        """Judge the contents of a KV cache. Returns whether they are right."""
-        report = partial(Observation, step=index, mode=mode, kernel=written.kernel or self._launcher.answering)
-        judgement = judge_written(written, report)
-        if Tier.T0 in self._tiers:
+    def _is_right(self, case: AnyCase, written: WrittenCache, index: int, mode: str) -> bool:
+        """Judge the first part of a result, by all tiers. Returns whether it is right."""
+        terms = self._terms(index, mode)
+        judgement = judging(written).judge(case, written, replaced(terms, tiers=ALL_TIERS))
+        if Tier.T0 in terms.tiers:
             self._account.add(judgement)
         return not judgement.observations
 
@@ -253,10 +241,10 @@ class Forwards:
     ) -> _Stepped | None:
         """Return the attention of a step on the correct contents, or None if it failed. A trace gets the failure."""
         before = len(self._account.observations)
-        if self._judge_written(result.written, index, mode):
+        if self._is_right(case, result.written, index, mode):
             return _Stepped(result.output, on_host(result.output))
         if self._tracer is not None and not are_past(self._account.observations[before:], case.past):
-            self._tracer.written(result.written)
+            judging(result.written).record(case, result.written, self._tracer)
             return None
         again = self._step(_Again(result.attend_again), index, mode, late=late)
         self._write(b"")
@@ -325,6 +313,18 @@ def _absent_package(error: ModuleNotFoundError) -> str | None:
     return None
 
 
+def judging(result: object) -> Family[Any]:
+    """Return the family that judges a result."""
+    family = family_judging(result)
+    assert family is not None
+    return family
+
+
+def _persists(result: Result) -> bool:
+    """Return whether later steps use a wrong result. What was written is corrected before it is attended to."""
+    return not isinstance(result, WrittenThenAttended) and judging(result).persists
+
+
 def _with_way(found: Observation, way: str) -> Observation:
     return replace(found, message=f"{found.message}\n{REACHED_BY}{way}") if way else found
 
@@ -348,30 +348,16 @@ def raised(
     )
 
 
-def checked(given: object, wanted: type[_Made], part: str) -> _Made:
-    """Return a backend's value if it has the right type. Raises TypeError."""
-    if not isinstance(given, wanted):
-        raise TypeError(f"the backend's {part} is a {type(given).__name__}, not a {wanted.__name__}")
-    return given
-
-
-def _complete(output: object) -> Result:
+def _complete(output: Any) -> Any:
     """Return a session's output if it has all judged parts. Raises TypeError."""
-    if isinstance(output, WrittenCache):
-        return output
     if isinstance(output, WrittenThenAttended):
         _complete(output.output)
         return output
-    given = checked(output, Output, "output")
-    checked(given.out, torch.Tensor, "out")
-    for optional, part in ((given.lse, "lse"), (given.sinks, "sinks")):
-        if optional is not None:
-            checked(optional, torch.Tensor, part)
-    for entry in checked(given.attended, tuple, "attended"):
-        attended = checked(entry, Attended, "entry of attended")
-        for part in ("query", "key", "value"):
-            checked(getattr(attended, part), torch.Tensor, part)
-    return given
+    family = family_judging(output)
+    if family is None:
+        return checked(output, Output, "output")
+    family.check(output)
+    return output
 
 
 def with_broken(found: Sequence[Observation], broken: Sequence[Observation]) -> list[Observation]:

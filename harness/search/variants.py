@@ -64,7 +64,8 @@ def failing_alone(
     """
     if not verdict.failures or not (verdict.failures[0].kind in RELATIVE or verdict.failures[0].related):
         return None
-    for other in family_of(case).other_run(case):
-        if possible(other) and allowed(other) and (judged := run(other)).failures:
-            return other, judged
-    return None
+    second = family_of(case).related(case)
+    if second is None or not (possible(second.case) and allowed(second.case)):
+        return None
+    judged = run(second.case)
+    return (second.case, judged) if judged.failures else None
