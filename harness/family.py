@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attnfuzz.harness.judge.explain import Stake
     from attnfuzz.harness.judge.judge import Judgement
     from attnfuzz.harness.judge.metamorphic import StepComparison
-    from attnfuzz.harness.judge.terms import Terms
+    from attnfuzz.harness.judge.terms import JudgingTerms
     from attnfuzz.harness.triage.variants import Way
     from attnfuzz.harness.verdict.failures import Observation
     from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -83,6 +83,10 @@ class Family(ABC, Generic[C]):
     persists = False
     """Whether later steps use a wrong result of an earlier one, so that a known failure ends a case."""
 
+    def noise_dtypes(self, capability: Any) -> "tuple[DType, ...]":
+        """Return the dtypes for which a backend has noise models, or none if its results are exact."""
+        return ()
+
     def noise_dtype(self, case: C) -> "DType | None":
         """Return the dtype of the noise model that judging needs, or None if results are exact."""
         return None
@@ -96,7 +100,7 @@ class Family(ABC, Generic[C]):
         """Raise TypeError for a result of the right type whose parts are not."""
 
     @abstractmethod
-    def judge(self, case: Any, result: Any, terms: "Terms") -> "Judgement":
+    def judge(self, case: Any, result: Any, terms: "JudgingTerms") -> "Judgement":
         """Compare a step's result, on the host, with the reference. The case may be made of literal calls."""
 
     def record(self, case: Any, result: Any, tracer: "FileTracer") -> None:
@@ -106,7 +110,7 @@ class Family(ABC, Generic[C]):
         """Return the second run of a case that compares two runs."""
         return None
 
-    def compare(self, kept: Any, result: Any, other: "Related", terms: "Terms") -> "StepComparison":
+    def compare(self, kept: Any, result: Any, other: "Related", terms: "JudgingTerms") -> "StepComparison":
         """Compare a result of the second run with the judgement that was kept of the first."""
         raise NotImplementedError
 

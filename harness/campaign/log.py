@@ -22,7 +22,7 @@ from attnfuzz.harness.search.messages import SliceKind
 from attnfuzz.reference.case_types import decode_any
 from attnfuzz.reference.foreign import MOST_BYTES, decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
-from attnfuzz.reference.validity import ImpossibleCase, validate
+from attnfuzz.reference.validity import ImpossibleCase
 
 _AT_ONCE = (CampaignStarted, FindingFiled, FindingChecked, UnconfirmedKept, CampaignFinished)
 
@@ -64,7 +64,7 @@ def read_torn_log(path: Path) -> tuple[list[AnyEvent], int]:
             event: AnyEvent = decode_json(line, decoder)
             # An impossible case would break drawing and running.
             if (case := getattr(event, "case", None)) is not None:
-                validate(case)
+                case.validate()
             consistency.check(event)
         except (msgspec.DecodeError, ImpossibleCase, Inconsistent) as error:
             raise LogError(

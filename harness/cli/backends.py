@@ -10,12 +10,13 @@ from attnfuzz.harness.backends.registry import fixed, names, resolve
 from attnfuzz.harness.cli.answers import Backends, ListedBackend
 from attnfuzz.harness.cli.given import Trees, tree_of
 from attnfuzz.harness.cli.terminal import Terminal, answer, is_quiet, new_table, print_line, warn
+from attnfuzz.harness.family import family_with
 from attnfuzz.kernels.interface.backend import Backend, archs_of
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.features import TABLE
-from attnfuzz.reference.noise import Origin
+from attnfuzz.reference.noise import NoiseModel, Origin
 
 _PAIRS = (
     "A writer of the KV cache and attention, with a comma between their names, are a backend that writes and then "
@@ -88,7 +89,9 @@ def where(backend: Backend) -> str:
 def supports(name: str) -> str:
     """Return the features that a backend supports, in words; for a revision that supports the same, a reference."""
     backend = resolve(name)
-    can = backend.capability
+    can: object = backend.capability
+    if not isinstance(can, Capability):
+        return f"{noise_words(backend).capitalize()}."
     if name != fixed(name) and can == resolve(fixed(name)).capability:
         return f"As {fixed(name)}."
     modes = "Every mode" if set(can.modes) == set(Mode) else ", ".join(can.modes).capitalize()
@@ -123,16 +126,19 @@ def _features(can: Capability) -> list[str]:
 
 def noise_words(backend: Backend) -> str:
     """Return which noise model judges a backend here, in a clause without a full stop."""
-    if backend.capability.writes:
+    if not _noises(backend):
         return "compared bit for bit"
     if uncalibrated(backend):
         return "uncalibrated: judged by the bounds of an unknown kernel"
-    if all(backend.noise(dtype).origin is Origin.CALIBRATED for dtype in backend.capability.dtypes):
+    if all(each.origin is Origin.CALIBRATED for each in _noises(backend)):
         return "noise model calibrated on this architecture"
     return "noise model from theory"
 
 
 def uncalibrated(backend: Backend) -> bool:
     """Return whether a backend is judged as an unknown kernel, for queries of some dtype."""
-    can = backend.capability
-    return not can.writes and any(backend.noise(dtype).origin is Origin.UNKNOWN for dtype in can.dtypes)
+    return any(each.origin is Origin.UNKNOWN for each in _noises(backend))
+
+
+def _noises(backend: Backend) -> list[NoiseModel]:
+    return [backend.noise(dtype) for dtype in family_with(backend.capability).noise_dtypes(backend.capability)]

@@ -1,1 +1,1 @@
-"""The families of ops of this project: `attnfuzz.harness.family` says what a family is."""
+"""The families of ops of this project: `attnfuzz.harness.family` defines families."""

@@ -18,7 +18,7 @@ from attnfuzz.harness.judge.explain.further import further
 from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.judge.metamorphic import StepComparison, compare
 from attnfuzz.harness.judge.parts import checked
-from attnfuzz.harness.judge.terms import Terms
+from attnfuzz.harness.judge.terms import JudgingTerms
 from attnfuzz.harness.reduce.buckets import edits_among
 from attnfuzz.harness.reduce.defaults import with_defaults
 from attnfuzz.harness.reduce.geometry import EDITS as GEOMETRY
@@ -60,6 +60,9 @@ class AttentionFamily(Family[Case]):
 
     result_type: type[Any] = Output
 
+    def noise_dtypes(self, capability: Capability) -> tuple[DType, ...]:
+        return capability.dtypes
+
     def noise_dtype(self, case: Case) -> DType | None:
         return case.geometry.dtype
 
@@ -72,7 +75,7 @@ class AttentionFamily(Family[Case]):
             for part in ("query", "key", "value"):
                 checked(getattr(attended, part), torch.Tensor, part)
 
-    def judge(self, case: AnyCase, result: Any, terms: Terms) -> Judgement:
+    def judge(self, case: AnyCase, result: Any, terms: JudgingTerms) -> Judgement:
         assert terms.noise is not None
         return judge(
             result,
@@ -96,7 +99,7 @@ class AttentionFamily(Family[Case]):
             return None if case.relation is None else related(case)
         return None
 
-    def compare(self, kept: Evidence, result: Output, other: Related, terms: Terms) -> StepComparison:
+    def compare(self, kept: Evidence, result: Output, other: Related, terms: JudgingTerms) -> StepComparison:
         return compare(
             kept,
             result,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from attnfuzz.harness.calls.literal_calls import CallSession, answered_geometry
 from attnfuzz.harness.family import Edit, Family
 from attnfuzz.harness.judge.judge import Judgement
-from attnfuzz.harness.judge.terms import Terms
+from attnfuzz.harness.judge.terms import JudgingTerms
 from attnfuzz.harness.reduce.search import CALL_EDITS
 from attnfuzz.harness.triage.variants import Way, ways_of_calls
 from attnfuzz.harness.verdict.describe import describe_calls
@@ -32,7 +32,7 @@ class CallsFamily(Family[CallCase]):
     def open(self, case: CallCase, backend: Backend, bench: Bench) -> Session:
         return CallSession(case, backend, bench)
 
-    def judge(self, case: object, result: object, terms: Terms) -> Judgement:
+    def judge(self, case: object, result: object, terms: JudgingTerms) -> Judgement:
         raise NotImplementedError("the family of a result judges it")
 
     def runs(self, capability: object) -> bool:

@@ -7,12 +7,13 @@ from typing import Any
 from attnfuzz.harness.calls.trace import FileTracer
 from attnfuzz.harness.families.attention import AttentionFamily
 from attnfuzz.harness.judge.judge import Judgement
-from attnfuzz.harness.judge.terms import Terms
+from attnfuzz.harness.judge.terms import JudgingTerms
 from attnfuzz.harness.judge.written import judge_written
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.kernels.interface.backend import WrittenCache
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.dtypes import DType
 
 
 class WritesFamily(AttentionFamily):
@@ -21,10 +22,13 @@ class WritesFamily(AttentionFamily):
     result_type = WrittenCache
     persists = True
 
+    def noise_dtypes(self, capability: Capability) -> tuple[DType, ...]:
+        return ()
+
     def check(self, result: Any) -> None:
         """Accept every cache: its tensors are read only where they are compared."""
 
-    def judge(self, case: AnyCase, result: Any, terms: Terms) -> Judgement:
+    def judge(self, case: AnyCase, result: Any, terms: JudgingTerms) -> Judgement:
         report = partial(terms.report, kernel=result.kernel) if result.kernel else terms.report
         judgement = judge_written(result, report)
         return judgement if Tier.T0 in terms.tiers else replace(judgement, observations=(), rows=0)

@@ -24,7 +24,7 @@ from attnfuzz.harness.inside.launcher import Launched
 from attnfuzz.harness.inside.places import place_of
 from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.judge.parts import checked
-from attnfuzz.harness.judge.terms import Terms
+from attnfuzz.harness.judge.terms import JudgingTerms
 from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, Tier
@@ -143,7 +143,7 @@ class Execution:
         before = len(account.observations)
         firsts = {index: first for first, index in enumerate(other.steps) if index is not None}
 
-        def judge_step(result: object, terms: Terms) -> None:
+        def judge_step(result: object, terms: JudgingTerms) -> None:
             start, first = time.perf_counter(), firsts[terms.step]
             compare = torch.inference_mode()(judging(result).compare)
             comparison = compare(self._kept[first], result, other, replaced(terms, step=first))
@@ -169,8 +169,8 @@ class Execution:
         self._noise = None if dtype is None else checked(self._backend.noise(dtype), NoiseModel, "noise")
         return family.open(case, self._backend, self._bench)
 
-    def _terms(self, step: int, mode: str) -> Terms:
-        return Terms(
+    def _terms(self, step: int, mode: str) -> JudgingTerms:
+        return JudgingTerms(
             contract=self._contract,
             noise=self._noise,
             alpha=self._alpha,
@@ -182,7 +182,7 @@ class Execution:
             keep=self._related is not None,
         )
 
-    def _judge(self, result: object, terms: Terms) -> None:
+    def _judge(self, result: object, terms: JudgingTerms) -> None:
         # No tensor of the judge has a gradient. Without gradient bookkeeping, its small operations take a tenth less
         # time.
         with torch.inference_mode():

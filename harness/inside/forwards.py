@@ -23,7 +23,7 @@ from attnfuzz.harness.inside.places import Place, on_host
 from attnfuzz.harness.inside.raised_at import raised_at, traceback_of
 from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.judge.parts import checked
-from attnfuzz.harness.judge.terms import Terms
+from attnfuzz.harness.judge.terms import JudgingTerms
 from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.memory.seal import Damage
 from attnfuzz.harness.memory.slabs import OutOfMemory
@@ -55,7 +55,7 @@ the expected ones.
 
 _Made = TypeVar("_Made")
 
-JudgeStep = Callable[[Any, Terms], None]
+JudgeStep = Callable[[Any, JudgingTerms], None]
 """Judges the result of a forward, on the host."""
 
 
@@ -153,7 +153,7 @@ class Forwards:
         account: Account,
         write: Callable[[bytes], None],
         tracer: FileTracer | None,
-        terms: Callable[[int, str], Terms],
+        terms: Callable[[int, str], JudgingTerms],
     ) -> None:
         self._place, self._memory, self._launcher = place, memory, launcher
         self._account, self._write, self._tracer, self._terms = account, write, tracer, terms
@@ -321,7 +321,7 @@ def judging(result: object) -> Family[Any]:
 
 
 def _persists(result: Result) -> bool:
-    """Return whether later steps use a wrong result. What was written is corrected before it is attended to."""
+    """Return whether later steps use a wrong result. Writes are corrected before their step attends."""
     return not isinstance(result, WrittenThenAttended) and judging(result).persists
 
 

@@ -1,4 +1,4 @@
-"""Checking the types of what a backend gives."""
+"""Checking the types of values from a backend."""
 
 from typing import TypeVar
 

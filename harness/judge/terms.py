@@ -11,7 +11,7 @@ from attnfuzz.reference.noise import NoiseModel
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class JudgingTerms:
     """How one step's result is judged, and where it comes from.
 
     `alpha` is the probability that a correct result fails. With `strict`, violations of the strict contract alone are

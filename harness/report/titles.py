@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Sequence
 from enum import IntEnum
 
-from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, FEATURES, SHAPE
+from attnfuzz.harness.reduce.ablation import feature_named
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation
 from attnfuzz.harness.verdict.printable import in_a_line
 from attnfuzz.harness.verdict.wording import CaseThatFailed, count
@@ -185,11 +185,11 @@ def _access(observation: Observation) -> str:
 
 def _telling(needs: Collection[str]) -> list[str]:
     """Return the needed features that say most: clues, else NaN in memory, else the shape."""
-    known = [FEATURES[name] for name in needs if name in FEATURES]
-    for chosen in (CLUES - CONTENTS, CONTENTS, SHAPE):
-        if features := [feature for feature in known if feature in chosen]:
-            return [each.name for each in features if not any(_implies(other, each) for other in features)]
-    return []
+    known = [each for each in map(feature_named, needs) if each is not None]
+    clues = [each for each in known if each.clue and not each.memory]
+    memory, sizes = [each for each in known if each.memory], [each for each in known if each.counts]
+    features = clues or memory or sizes
+    return [each.name for each in features if not any(_implies(other, each) for other in features)]
 
 
 def _implies(feature: Feature, other: Feature) -> bool:

@@ -24,6 +24,7 @@ from attnfuzz.harness.cli.terminal import (
     print_line,
     tell,
 )
+from attnfuzz.harness.family import family_with
 from attnfuzz.reference.calibration import file_name, save
 from attnfuzz.reference.device import Device
 
@@ -47,8 +48,9 @@ def calibrate(
     for name in names:
         if (engine := engine_of(name)) is not None:
             raise BadInput(f"{name} has the kernels of {' and '.join(engine.kinds)} on this machine: calibrate those")
-        if resolve(name).capability.writes:
-            raise BadInput(f"{name} writes the KV cache, which is compared by its bits: there is nothing to calibrate")
+        capability = resolve(name).capability
+        if not family_with(capability).noise_dtypes(capability):
+            raise BadInput(f"results of {name} are compared by their bits: there is nothing to calibrate")
     prepare(names, tell)
     folder = output or DEFAULT_FOLDER
     # Before the measurements, which take minutes: a folder that can't be created would lose them.

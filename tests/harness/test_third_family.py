@@ -1,0 +1,42 @@
+"""A family of ops in a package of its own: its failures are found, minimized, filed, replayed and reported."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Each command is a process of its own: it finds the package on its path, and a campaign starts jobs and workers.
+pytestmark = pytest.mark.slow
+
+PACKAGE = Path(__file__).parents[1] / "fakes/copy_op"
+
+
+def attnfuzz(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    # With -m, the process would be forked from one that has another path.
+    command = [sys.executable, "-c", "from attnfuzz.harness.cli.main import main; main()", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+    return subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
+
+
+def test_a_wrong_copy_is_found_minimized_replayed_and_reported(tmp_path: Path) -> None:
+    ended = attnfuzz(tmp_path, "fuzz", "--backend", "copy_wrong", "--examples", "60", "--jobs", "1")
+    text = ended.stdout + ended.stderr
+    assert ended.returncode == 1, text
+    assert "writes wrong bits into out with descending index (copy_wrong, copy)" in text
+    (finding,) = (tmp_path / "attnfuzz-out/findings").iterdir()
+    case = json.loads((finding / "case.json").read_text())
+    assert (case["kind"], case["rows"], case["backwards"]) == ("copy", 5, True)
+    assert json.loads((finding / "finding.json").read_text())["needs"] == ["descending index"]
+    assert "a copy of 5 rows by copy_wrong, backwards" in (finding / "report.txt").read_text()
+    assert attnfuzz(tmp_path, "replay", str(finding)).returncode == 1
+    right = attnfuzz(tmp_path, "replay", str(finding), "--backend", "copy")
+    assert right.returncode == 0, right.stdout + right.stderr
+    refused = attnfuzz(tmp_path, "replay", str(finding), "--backend", "torch_sdpa")
+    assert "torch_sdpa does not support cases of other ops" in refused.stdout + refused.stderr
+    page = next((tmp_path / "attnfuzz-out").rglob("report.html")).read_text()
+    assert '<svg class="copy"><text>5 rows</text></svg>' in page
+    report = attnfuzz(tmp_path, "report")
+    assert "descending index" in report.stdout, report.stdout + report.stderr
