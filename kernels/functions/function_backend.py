@@ -26,7 +26,7 @@ the output; that of K is in `scale`), `kv_layout` ("HND" or "NHD"), `k_scales` a
 of K and V if the capability has `granularities`: [kv_heads], or [pages, page_size, kv_heads] or [pages, kv_heads,
 page_size] in the layout of the cache; for NVFP4, e4m3 with a further axis of head_dim / 16), `mask` (None in a causal
 step, otherwise bool [tokens, columns] with a column for each key of the longest request, set where a query sees a key:
-it replaces the causal limit, not the window, and the columns after a request's keys must not matter).
+it replaces the causal limit, not the window, and the columns after a request's keys must not matter),
 `attention_chunk_size` (each query sees the keys of its own chunk, 0: all; `mask` has them too).
 `k_scale` (the factor of K, which then is not in `scale`), `mode` (such as "decode") and `life` (the earlier uses of a
 case, some of which the function makes itself) are passed only if there is a parameter of that name.
