@@ -6,13 +6,14 @@ heading, and they are not merged.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
+from attnfuzz.harness.backends.registry import builtin, fixed
 from attnfuzz.harness.campaign.events import AnyFinding
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.known import clues_among
-from attnfuzz.harness.search.misread import library_of
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.kernels.interface.backend import package_of
 
 _EARLIEST_FIRST = (State.OPEN, State.RETURNED, State.NEW, State.FIXED)
 
@@ -65,7 +66,17 @@ UNDECIDED = "same needs, same kind, same library"
 def heading_of(backend: str, fingerprint: Fingerprint, needs: Collection[str]) -> tuple[str, ...]:
     """Return a key that is equal for failures with the same needs and kind, in one library."""
     clues = sorted(each.name for each in clues_among(needs))
-    return (library_of(backend) or backend, fingerprint.family, *clues)
+    return (_library(backend) or backend, fingerprint.family, *clues)
+
+
+@cache
+def _library(name: str) -> str:
+    """Return the package with the kernels of a backend of this project, or "" for any other.
+
+    The findings of a report may be foreign: to resolve the name of a file or a release would import it.
+    """
+    ours = builtin().get(fixed(name))
+    return "" if ours is None else package_of(ours)
 
 
 def causes_of(findings: Sequence[AnyFinding], merged: Mapping[str, str]) -> list[Cause]:
