@@ -40,56 +40,73 @@ FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
 
 class Capability(msgspec.Struct, frozen=True, kw_only=True):
-    """The cases that a backend supports. A feature that is False or empty, such as `fp8_kv`, is never drawn.
+    """The cases that a backend supports, by the groups of the table of features (`attnfuzz.reference.features`).
 
-    The defaults are those of a plain kernel, of a `FunctionBackend` too: all `modes` of one forward pass and pages in
-    the layout NHD, without windows, sinks, soft caps, fp8 caches or padding.
+    A feature that is False or empty, such as `fp8_kv`, is never drawn. The defaults are those of a plain kernel, of a
+    `FunctionBackend` too: all `modes` of one forward pass and pages in the layout NHD, without windows, sinks, soft
+    caps, fp8 caches or padding.
 
-    `latent` backends run multi-head latent attention, the others do not. `max_head_dim` bounds both head dims;
-    `head_dims` are the only ones, if given. `unequal_head_dims` allows head_dim_qk != head_dim_vo. `graph_modes` are
-    the modes that can be captured. `kv_scales` are the dtypes of the KV caches that have scales, or True for all.
-    `granularities` are those of the scales of quantised caches; with BLOCK, these are of NVFP4, whose scales have one
-    of the layouts `block_scales`. With `query_scales`, a server's checkpoint has a scale of queries, and with
-    `kept_queries` it may leave them unquantised with a quantised cache. `sinks_dtype` is the dtype in which a
-    `FunctionBackend` gets its sinks; None is that of the queries. `table_gaps` allows gaps between rows of the page
-    table. `pool_holes` allows pools whose offsets pass 2^31 because most of their pages have addresses and no memory:
-    on a CPU, for a backend that touches no page without an owner. By default (None), a function on a CPU in a user's
-    file has them if a trial shows that it touches none, and no other backend has. `patience` multiplies the time after
-    which a case counts as hanging (30 s), for slow kernels such as interpreted ones. With `writes`, the backend
-    computes no attention, but writes the new tokens of each step into the KV cache; its padded tokens have one of
-    `padded_slots`. New tokens are keys, so `empty_kv` and `kv_shorter_than_q` must be False. Without
-    `kv_shorter_than_q`, a request has at least as many keys as queries, unless `empty_kv` is True: then it may also
-    have none. A writer with `rotary` also rotates one of these shares of each head, in one of the `pairings`, by
-    frequencies of one of the `rope_scalings`. `tombstones` are those of the pools of layers with `windows`.
-    `other_groups` are the geometries of layers that may share a pool with the case's. Both need a pool with pages from
-    anywhere. A writer with `window_tail` takes steps of which only the last tokens are stored. `masks` are the keys
-    that a query may see; with EMPTY_ROWS among them, it may see none, although its request has keys. `windowed_masks`
-    are the masks that can be combined with a window: a query sees a key if both allow it. With `attention_chunks`,
-    layers without windows may limit queries to the keys of their own chunk (`Geometry.attention_chunk`). `magnitudes`
-    are those of q, K and V where the KV cache is not quantised: leave out those that a kernel does not promise, such as
-    one that converts bf16 to fp16. `arguments` are the supported
-    argument forms besides the plain one, and `edges` the supported factors of 0 and below and steps without requests,
-    both with their standing; `earlier_uses` are those that the objects of a step may have had. A backend that
-    `schedules` chooses the forwards of a step itself, within the limits of `Case.serving`; if it is `asynchronous`, it
-    may do so before it has the tokens of the previous forward. `shared_keys` are the numbers of ranks that may share
-    the keys of each request, each with whole query heads, and `interleaves` the lengths of runs of keys on one rank.
-    `most_programs` bounds the rows of a step, times the query heads, times these ranks, for kernels that run a costly
-    program for each; 0 is no bound.
+    **The backend.** With `buckets`, it supports their geometries only: all other fields about geometries are then
+    derived from the buckets, and values passed for them are ignored. `patience` multiplies the time after which a case
+    counts as hanging (30 s), for slow kernels such as interpreted ones. With `writes`, it computes no attention, but
+    writes the new tokens of each step into the KV cache.
 
-    A backend with `buckets` supports their geometries only. All other fields about geometries are then derived
-    from the buckets; values passed for them are ignored.
+    **Steps and requests.** `graph_modes` are the modes that can be captured. Without `kv_shorter_than_q`, a request has
+    at least as many keys as queries, unless `empty_kv` is True: then it may also have none. New tokens of a writer are
+    keys, so both must be False. A writer with `window_tail` takes steps of which only the last tokens are stored.
 
-    Raises ValueError if only some buckets have latents, for a bucket without any of the modes, for `head_dims` of
-    latents (which need buckets), for `granularities` and `kept_queries` without quantised caches, for sinks in integers
-    or fp8, for a patience that is not a positive number, for `writes` with a feature of attention, for `rotary` without
-    `writes`, for `most_programs` without ranks and buckets, or below two drafts, for `tombstones` with latents or
-    `rotary`, for `masks` without CAUSAL, and for others with latents or `writes`.
+    **Geometry.** `latent` backends run multi-head latent attention, the others do not. `max_head_dim` bounds both head
+    dims; `head_dims` are the only ones, if given. `unequal_head_dims` allows head_dim_qk != head_dim_vo. `sinks_dtype`
+    is the dtype in which a `FunctionBackend` gets its sinks; None is that of the queries. `masks` are the keys that a
+    query may see; with EMPTY_ROWS among them, it may see none, although its request has keys. `windowed_masks` are the
+    masks that can be combined with a window: a query sees a key if both allow it. With `attention_chunks`, layers
+    without windows may limit queries to the keys of their own chunk (`Geometry.attention_chunk`).
+
+    **Numbers.** `kv_scales` are the dtypes of the KV caches that have scales, or True for all. `granularities` are
+    those of the scales of quantised caches; with BLOCK, these are of NVFP4, whose scales have one of the layouts
+    `block_scales`. With `query_scales`, a server's checkpoint has a scale of queries, and with `kept_queries` it may
+    leave them unquantised with a quantised cache. `magnitudes` are those of q, K and V where the KV cache is not
+    quantised: leave out those that a kernel does not promise, such as one that converts bf16 to fp16.
+
+    **Memory.** `table_gaps` allows gaps between rows of the page table. `pool_holes` allows pools whose offsets pass
+    2^31 because most of their pages have addresses and no memory: on a CPU, for a backend that touches no page without
+    an owner. By default (None), a function on a CPU in a user's file has them if a trial shows that it touches none,
+    and no other backend has. `tombstones` are those of the pools of layers with `windows`; `other_groups` are the
+    geometries of layers that may share a pool with the case's. Both need a pool with pages from anywhere.
+
+    **Writes.** Padded tokens have one of `padded_slots`. A writer with `rotary` also rotates one of these shares of
+    each head, in one of the `pairings`, by frequencies of one of the `rope_scalings`.
+
+    **Calls.** `arguments` are the supported argument forms besides the plain one, and `edges` the supported factors of
+    0 and below and steps without requests, both with their standing; `earlier_uses` are those that the objects of a
+    step may have had.
+
+    **Servers.** A backend that `schedules` chooses the forwards of a step itself, within the limits of `Case.serving`;
+    if it is `asynchronous`, it may do so before it has the tokens of the previous forward. `shared_keys` are the
+    numbers of ranks that may share the keys of each request, each with whole query heads, and `interleaves` the lengths
+    of runs of keys on one rank. `most_programs` bounds the rows of a step, times the query heads, times these ranks,
+    for kernels that run a costly program for each; 0 is no bound.
+
+    Raises TypeError for a field of a wrong type. Raises ValueError if only some buckets have latents, for a bucket
+    without any of the modes, for `head_dims` of latents (which need buckets), for `granularities` and `kept_queries`
+    without quantised caches, for sinks in integers or fp8, for a patience that is not a positive number, for `writes`
+    with a feature of attention, for `rotary` without `writes`, for `most_programs` without ranks and buckets, or below
+    two drafts, for `tombstones` with latents or `rotary`, for `masks` without CAUSAL, and for others with latents or
+    `writes`.
     """
 
     device: Device = Device.CPU
     buckets: tuple[Bucket, ...] = ()
+    patience: float = 1.0
+    writes: bool = False
+
     modes: tuple[Mode, ...] = Mode.of_kernels()
     graph_modes: tuple[Mode, ...] = ()
+    padding: bool = False
+    empty_kv: bool | None = None
+    kv_shorter_than_q: bool = True
+    window_tail: bool = False
+
     dtypes: tuple[DType, ...] = FLOATS
     fp8_kv: bool = False
     latent: bool = False
@@ -102,39 +119,38 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     sinks: bool = False
     sinks_dtype: DType | None = DType.FLOAT32
     soft_cap: bool = False
+    masks: tuple[Mask, ...] = (Mask.CAUSAL,)
+    windowed_masks: tuple[Mask, ...] = (Mask.CAUSAL,)
+    attention_chunks: bool = False
+
     kv_scales: bool | tuple[DType, ...] = False
     granularities: tuple[Granularity, ...] = (Granularity.TENSOR,)
     block_scales: tuple[BlockScales, ...] = (BlockScales.LINEAR,)
     query_scales: bool = False
     kept_queries: bool = False
-    padding: bool = False
-    empty_kv: bool | None = None
-    kv_shorter_than_q: bool = True
+    magnitudes: tuple[Magnitude, ...] = tuple(Magnitude)
+
     query_views: tuple[QueryView, ...] = (QueryView.CONTIGUOUS,)
     kv_views: tuple[KvView, ...] = (KvView.SEPARATE,)
     table_gaps: bool = True
     pool_holes: bool | None = None
-    writes: bool = False
+    tombstones: tuple[Tombstone, ...] = ()
+    other_groups: tuple[OtherGroup, ...] = ()
+
     padded_slots: tuple[PaddedSlot, ...] = (PaddedSlot.DUMMY,)
     rotary: tuple[RotaryShare, ...] = ()
     pairings: tuple[Pairing, ...] = tuple(Pairing)
     rope_scalings: tuple[RopeScaling, ...] = (RopeScaling.NONE,)
-    tombstones: tuple[Tombstone, ...] = ()
-    window_tail: bool = False
-    other_groups: tuple[OtherGroup, ...] = ()
+
     arguments: tuple[ArgumentRule, ...] = ()
     earlier_uses: tuple[EarlierUse, ...] = ()
     edges: tuple[EdgeRule, ...] = ()
-    masks: tuple[Mask, ...] = (Mask.CAUSAL,)
-    windowed_masks: tuple[Mask, ...] = (Mask.CAUSAL,)
-    attention_chunks: bool = False
-    magnitudes: tuple[Magnitude, ...] = tuple(Magnitude)
+
     schedules: bool = False
     asynchronous: bool = True
     shared_keys: tuple[int, ...] = ()
     interleaves: tuple[Interleave, ...] = tuple(Interleave)
     most_programs: int = 0
-    patience: float = 1.0
 
     def __post_init__(self) -> None:
         check_fields(self)
