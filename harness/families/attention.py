@@ -32,8 +32,10 @@ from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint, traits
 from attnfuzz.kernels.interface.backend import Attended, Output
 from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, ValueFamily
+from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.edits.cuts import tidy
 from attnfuzz.reference.edits.lengths import EDITS as LENGTHS
@@ -80,7 +82,7 @@ class AttentionFamily(Family[Case]):
         return judge(
             result,
             geometry=geometry_of(case),
-            contract=terms.contract,
+            contract=_answered(case, terms.contract),
             noise=terms.noise,
             alpha=terms.alpha,
             strict=terms.strict,
@@ -178,6 +180,15 @@ class AttentionFamily(Family[Case]):
     def circumstances(self, case: Case) -> Iterator[str]:
         if case.relation is not None:
             yield f"compared with a second run: {case.relation.words}"
+
+
+def _answered(case: AnyCase, contract: Contract) -> Contract:
+    """Return the contract, without an LSE if the right answer to literal calls has none.
+
+    The calls were not asked for one, or the backend computed it from their results.
+    """
+    without = isinstance(case, CallCase) and case.answer is not None and case.answer.lse is None
+    return replace(contract, lse=None) if without else contract
 
 
 ATTENTION = AttentionFamily()

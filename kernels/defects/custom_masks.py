@@ -80,7 +80,7 @@ class _OtherChunks(MaskedMhaSession, ABC):
         """Return which keys [kv_len] are in the chunk of the queries with these positions [q_len, 1]."""
 
 
-_CHUNKS = "vLLM's make_local_attention_virtual_batches, with the prefix of the first chunk left out"
+_CHUNKS = "transformers issue #37351: the mask of Llama 4's chunks with a cache"
 
 
 @_MASKS.add("attention_chunks_from_the_first_query", _CHUNKS, Mistake.KEYS_MISSING)
@@ -93,7 +93,7 @@ class CountsChunksFromTheFirstQuery(_OtherChunks):
         return (key - first) // chunk == (own - first) // chunk
 
 
-@_MASKS.add("attention_chunk_as_a_window", "Llama 4's attention_chunk_size passed as a sliding window")
+@_MASKS.add("attention_chunk_as_a_window", "SGLang PR #5092: Llama 4's attention_chunk_size")
 class SlidesChunks(_OtherChunks):
     """A query sees as many keys before its own as a chunk has, in whichever chunk they are."""
 

@@ -58,6 +58,7 @@ def test_values_that_an_axis_lacks_cannot_be_named() -> None:
 def test_a_plain_capability_omits_features_that_are_off_by_default() -> None:
     assert set(TABLE.optional(Capability(), asked=False)) == {
         *("pools beyond 2^31", "windows", "sinks", "soft caps", "masks other than causal", "fp8 caches"),
+        "attention within chunks",
         *("scales of K and V", "padding", "graphs", "other head dims of V", "strided queries", "strided caches"),
         *("other forms of arguments", "earlier uses", "factors of 0 and below"),
     }

@@ -242,7 +242,7 @@ def test_a_device_is_waited_for_before_the_memory_of_a_case_goes_to_others(
 
     on(monkeypatch, lambda: log.append("waited for"))
     monkeypatch.setattr(GuardedMemory, "release", lambda _: log.append("released"))
-    monkeypatch.setattr(execute, "_judge", fail)
+    monkeypatch.setattr(execute, "judging", fail)
     with pytest.raises(LaunchError):
         Execution(task(defective, "NONE"), ignore).run()
     assert log[-2:] == ["waited for", "released"]

@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from attnfuzz.harness.backends import registry
+from attnfuzz.harness.backends.engines import LIBRARIES
 from attnfuzz.harness.backends.registry import NoLibrary, with_libraries
 from attnfuzz.kernels.libraries import installed
 from attnfuzz.kernels.libraries.catalogue import LIBRARY_BACKENDS
@@ -111,12 +112,12 @@ def test_variants_have_one_kernel_so_that_a_failure_of_both_can_have_one_cause()
 
 def test_one_name_stands_for_all_installed_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     found = (library("a:one"), library("b:two", packages={"no-such-lib": "1"}), library("a:three"))
-    monkeypatch.setattr(registry, "LIBRARY_BACKENDS", found)
+    monkeypatch.setattr(registry, "shipped", lambda _: {LIBRARIES: lambda: found})
     assert with_libraries(["torch_sdpa", "libraries", "a:one"]) == ("torch_sdpa", "a:one", "a:three")
     assert with_libraries(["torch_sdpa"]) == ("torch_sdpa",)
 
 
 def test_no_library_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "LIBRARY_BACKENDS", ())
+    monkeypatch.setattr(registry, "shipped", lambda _: {LIBRARIES: tuple})
     with pytest.raises(NoLibrary, match="attnfuzz backends"):
         with_libraries(["libraries"])
