@@ -56,6 +56,8 @@ def brief(error: BaseException) -> str:
     except BaseException:  # noqa: BLE001 - it is the user's code
         return f"{type(error).__name__}: its __str__ raises"
     hint = did_you_mean(error, (Capability, Contract, NoiseModel, Bucket))
+    if isinstance(error, ModuleNotFoundError) and type(error.name) is str and error.name.startswith("attnfuzz."):
+        hint = " (import public names from attnfuzz itself: its modules may move)"
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:_MOST_CHARACTERS] + hint
 
 
@@ -129,8 +131,8 @@ def _checked(name: str, found: object) -> Backend:
         raise BackendFileError(f"{name} can't be made without arguments: {brief(error)}") from error
     lacking = _lacking(name, backend)
     if lacking:
-        advice = "make it a Backend of attnfuzz.kernels.interface.backend"
+        advice = "make it an attnfuzz.Backend"
         if callable(backend):
-            advice = "make one of a function with attnfuzz.kernels.functions.function_backend.FunctionBackend"
+            advice = "make one of a function with attnfuzz.FunctionBackend"
         raise BackendFileError(f"{name} is not a backend, it lacks {', '.join(lacking)}: {advice}")
     return cast("Backend", backend)

@@ -74,9 +74,7 @@ def rehearse(source: BackendSource) -> Rehearsed:
     with stage() as workers:
         answer = _answer(workers, Rehearsal(source, str(Path.cwd())), IMPORT_SECONDS, "import")
         if not isinstance(answer, Description):
-            raise BackendFileError(
-                f"{source.name} did not describe itself: make it a Backend of attnfuzz.kernels.interface.backend"
-            )
+            raise BackendFileError(f"{source.name} did not describe itself: make it an attnfuzz.Backend")
         return Rehearsed(source, _with_pool_holes(workers, source, answer), prepare)
 
 

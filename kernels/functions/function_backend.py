@@ -159,7 +159,7 @@ class FunctionBackend(OfFunction):
         if can.latent or can.graph_modes:
             raise ValueError(
                 f"{self.name}: a function supports neither latents nor graphs, set latent=False and graph_modes=(), "
-                "or write a Backend (attnfuzz.kernels.interface.backend)"
+                "or write an attnfuzz.Backend"
             )
         if beyond := [mode for mode in can.modes if mode not in plain.modes]:
             raise ValueError(

@@ -256,11 +256,12 @@ def test_files_of_one_name_in_two_folders_are_two_modules(write: Write) -> None:
     ("text", "name", "message"),
     [
         ("import surely_not_installed", "MINE", "fails to import: ModuleNotFoundError: No module named"),
+        ("import attnfuzz.kernels.moved", "MINE", "No module .* .import public names from attnfuzz itself"),
         ("def broken(", "MINE", "fails to import: SyntaxError"),
         (GOOD, "OTHER", "has no OTHER: its backends are MINE$"),
         ("", "MINE", "has no MINE: its backends are none$"),
-        ("MINE = 3", "MINE", r"MINE is not a backend, it lacks name, .*open: make it a Backend of"),
-        ("def MINE(): ...", "MINE", "MINE is not a backend, .* make one of a function with .*FunctionBackend"),
+        ("MINE = 3", "MINE", r"MINE is not a backend, it lacks name, .*open: make it an attnfuzz.Backend"),
+        ("def MINE(): ...", "MINE", "MINE is not a backend, .* make one of a function with attnfuzz.FunctionBackend"),
     ],
 )
 def test_an_error_in_a_file_is_reported_in_one_line(write: Write, text: str, name: str, message: str) -> None:
