@@ -38,8 +38,8 @@ SAWTOOTH = ((_PHASES + _PHASES.unsqueeze(1)) % _BINS).to(torch.float64) / (_BINS
 CHANCE = 2.0
 """Multiple of the root of a cell's summed squares that chance leaves: 3.4 standard deviations of a sawtooth."""
 
-_LOWEST = 24.0
-"""Distance from the largest logit beyond which all weights, of 4e-11 and less, are in one cell."""
+_LOWEST = 104.0
+"""Distance from the largest logit beyond which all weights are in one cell: their exponential is 0 in fp32."""
 
 _EXACT = 2.0**-22
 """Distance from the largest logit at which a weight has the error of the largest one (`NoiseModel.peak`)."""

@@ -45,6 +45,7 @@ class Layer:
     seed: int = 0
     window_left: int = -1
     soft_cap: float = 0.0
+    softmax: float = 1.0
     bmm2_scale: float = 1.0
     sinks: torch.Tensor | None = None
     splits: int = 1
@@ -53,6 +54,10 @@ class Layer:
     sinks_first: bool = False
     tile: int = 32
     model: NoiseModel | None = None
+
+    @property
+    def bmm1_scale(self) -> float:
+        return self.softmax / math.sqrt(self.dim)
 
     @property
     def geometry(self) -> Geometry:
@@ -96,7 +101,7 @@ class Layer:
             torch.cat([out for out, _ in parts]).to(self.dtype),
             torch.cat([lse for _, lse in parts]) / math.log(2),
             tuple(attended),
-            self.dim**-0.5,
+            self.bmm1_scale,
             self.bmm2_scale,
             roundings=self.splits if self.merged_rounded else 1,
             sinks=self.sinks,
@@ -147,7 +152,7 @@ class Layer:
         out = torch.zeros(heads, q_len, value.shape[2])
         for begin in range(0, key.shape[0], self.tile):
             tile = slice(begin, begin + self.tile)
-            logits = torch.einsum("qhd,khd->hqk", query, key[tile]) * self.dim**-0.5
+            logits = torch.einsum("qhd,khd->hqk", query, key[tile]) * self.bmm1_scale
             if self.soft_cap:
                 logits = torch.tanh(logits / self.soft_cap) * self.soft_cap
             logits = logits.masked_fill(~visible[:, tile], -math.inf)

@@ -42,6 +42,13 @@ def test_weights_that_recur_are_no_common_error(
     assert {observation.tier for observations in found for observation in observations} == {Tier.T3}
 
 
+def test_small_weights_that_recur_are_no_common_error(layer: Any) -> None:
+    """Every second element of the output has weights of e^-40 to e^-28 alone, which differ from key to key."""
+    kernel = replace(layer, lengths=((191, 199),), family=ValueFamily.FAINT, probabilities=torch.bfloat16, softmax=0.37)
+    kernels = [replace(kernel, q_heads=2, kv_heads=1, dim=24, seed=seed) for seed in range(20)]
+    assert not any(kernel.judged(kernel.run()).observations for kernel in kernels)
+
+
 @pytest.mark.parametrize("family", [ValueFamily.NORMAL, ValueFamily.PEAKED])
 def test_weights_that_differ_add_next_to_nothing(layer: Any, family: ValueFamily) -> None:
     """A scale that is off by 1 in 1,000 shows as before."""
