@@ -25,7 +25,8 @@ VERSION = 1
 _LONGEST_IN_A_FILE_NAME = 100
 """Maximum number of characters of a backend's name in a file name, which has at most 255 bytes."""
 
-_SHIPPED = Path(__file__).parent / "calibrations"
+SHIPPED = Path(__file__).parent / "calibrations"
+"""The folder of the calibrations and margins that ship with the project."""
 
 
 class CalibrationError(UserError):
@@ -102,7 +103,7 @@ def architecture() -> str:
 
 @cache
 def _shipped(backend: str, on: str) -> Calibration | None:
-    path = _SHIPPED / file_name(backend, on)
+    path = SHIPPED / file_name(backend, on)
     return load(path) if path.exists() else None
 
 

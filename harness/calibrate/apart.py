@@ -1,29 +1,35 @@
-"""Run a calibration in a worker like a campaign's: its death ends no command, and no CUDA context is made here."""
+"""Calibrations in workers like a campaign's: their deaths end no command, and no CUDA context is made here."""
 
-from collections.abc import Callable, Iterator
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 
 import msgspec
 import torch
 
 from attnfuzz.harness.calibrate.calibrate import Measured, measure
 from attnfuzz.harness.calibrate.sample import CannotCalibrate
-from attnfuzz.harness.sandbox.teams import team_of, workers_of
+from attnfuzz.harness.sandbox.teams import Team, team_of, workers_of
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.nursery import named
 from attnfuzz.harness.workers.postmortem import Death
+from attnfuzz.harness.workers.supervisor import Workers
 from attnfuzz.reference.dtypes import DType
 
 _SECONDS = 900.0
 """Time limit for one step of a calibration: the longest are a fit to many rows, and a case of 65,536 keys."""
 
 
-class CalibrationRequest(msgspec.Struct, frozen=True):
-    """The first request of a calibration; empty requests ask for its next step."""
+class CalibrationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The first request of a calibration; empty requests ask for its next step. The fields are those of `measure`."""
 
     backend: str
     dtype: DType
     rows: int
     seed: int
+    without: tuple[tuple[str, ...], ...] = ()
 
 
 class ProgressNote(msgspec.Struct, frozen=True, tag=True):
@@ -42,28 +48,71 @@ _steps: Iterator[str | Measured] = iter(())
 """The steps of this worker's calibration."""
 
 
-def measure_apart(name: str, dtype: DType, *, rows: int, seed: int, tell: Callable[[str], None]) -> Measured:
-    """Run `measure` in a worker. `tell` gets lines of progress.
+def measure_apart(
+    requests: Sequence[CalibrationRequest],
+    *,
+    jobs: int,
+    seconds: float | None,
+    tell: Callable[[str], None],
+) -> Iterator[tuple[CalibrationRequest, Measured | NoCalibration]]:
+    """Run `measure` for each request, `jobs` at a time in their own workers. Yields each result when it is there.
+
+    `tell` gets lines of progress, from several threads. After `seconds`, the rest is given up.
 
     Raises:
-        UnknownBackend, BackendFileError, CannotCalibrate: as `measure`; the last also if the worker dies.
-        HandlerError, NurseryError: the harness failed.
-
+        HandlerError, NurseryError, GpuGone: the harness or the GPU failed.
     """
-    request = msgspec.msgpack.encode(CalibrationRequest(name, dtype, rows, seed))
-    with workers_of(team_of(name), named(handle), name) as workers:
-        while True:
-            reply = workers.run(request, timeout=_SECONDS)
-            if isinstance(reply, Death):
-                raise CannotCalibrate(f"{name}, {dtype}: {reply.cause}. Fuzz it first, until it passes")
-            match msgspec.msgpack.decode(reply, type=ProgressNote | NoCalibration | Measured, dec_hook=_tensor):
-                case ProgressNote(text):
-                    tell(text)
-                case NoCalibration(reason):
-                    raise CannotCalibrate(reason)
-                case Measured() as measured:
-                    return measured
-            request = b""
+    until = None if seconds is None else time.monotonic() + seconds
+    waiting: queue.SimpleQueue[CalibrationRequest] = queue.SimpleQueue()
+    for request in requests:
+        waiting.put(request)
+    results: queue.SimpleQueue[tuple[CalibrationRequest, Measured | NoCalibration | Exception]] = queue.SimpleQueue()
+
+    def work(index: int) -> None:
+        teams: dict[Team, Workers] = {}
+        with ExitStack() as stack:
+            while True:
+                try:
+                    request = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                try:
+                    team = team_of(request.backend)
+                    if team not in teams:
+                        teams[team] = stack.enter_context(workers_of(team, named(handle), index=index))
+                    results.put((request, _measured(teams[team], request, until, tell)))
+                except Exception as error:  # noqa: BLE001 - raised again in the caller's thread
+                    results.put((request, error))
+
+    for index in range(min(jobs, len(requests))):
+        threading.Thread(target=work, args=(index,), daemon=True).start()
+    for _ in requests:
+        request, result = results.get()
+        if isinstance(result, Exception):
+            raise result
+        yield request, result
+
+
+def _measured(
+    workers: Workers, request: CalibrationRequest, until: float | None, tell: Callable[[str], None]
+) -> Measured | NoCalibration:
+    name, step = f"{request.backend}, {request.dtype}", msgspec.msgpack.encode(request)
+    while True:
+        if until is not None and time.monotonic() > until:
+            return NoCalibration(f"{name}: no time was left; give more --time, more --jobs or fewer --rows")
+        reply = workers.run(step, timeout=_SECONDS)
+        if isinstance(reply, Death):
+            return NoCalibration(f"{name}: {reply.cause}. Fuzz it first, until it passes")
+        match msgspec.msgpack.decode(reply, type=ProgressNote | NoCalibration | Measured, dec_hook=_tensor):
+            case ProgressNote(text):
+                tell(text)
+            case NoCalibration() as none:
+                # A kernel that raised may have left anything behind.
+                workers.renew()
+                return none
+            case Measured() as measured:
+                return measured
+        step = b""
 
 
 def handle(request: bytes, journal: Journal) -> bytes:
@@ -72,7 +121,7 @@ def handle(request: bytes, journal: Journal) -> bytes:
     global _steps  # noqa: PLW0603 - a worker is at one calibration at a time
     if request:
         wanted = msgspec.msgpack.decode(request, type=CalibrationRequest)
-        _steps = measure(wanted.backend, wanted.dtype, rows=wanted.rows, seed=wanted.seed)
+        _steps = measure(wanted.backend, wanted.dtype, rows=wanted.rows, seed=wanted.seed, without=wanted.without)
     return msgspec.msgpack.encode(_next_step(), enc_hook=_bytes)
 
 

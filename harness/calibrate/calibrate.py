@@ -1,7 +1,7 @@
 """Calibrates a backend: one fit per dtype of queries, tested on held-out rows."""
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Protocol, runtime_checkable
 
@@ -9,14 +9,13 @@ import msgspec
 import torch
 
 import attnfuzz
+from attnfuzz.harness.backends.measured import architecture_of, versions_of
 from attnfuzz.harness.backends.registry import load, resolve
 from attnfuzz.harness.calibrate.fit import fit
 from attnfuzz.harness.calibrate.margins import Spread, largest_margins, quantiles, spread
 from attnfuzz.harness.calibrate.sample import CannotCalibrate, Sample, draw_samples, rows_of
 from attnfuzz.harness.search.examples import derive_seed
-from attnfuzz.kernels.cuda import visible
-from attnfuzz.reference.calibration import Calibration, Fit, Seen, architecture
-from attnfuzz.reference.device import Device
+from attnfuzz.reference.calibration import Calibration, Fit, Seen
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
 
@@ -30,15 +29,6 @@ class HasTheory(Protocol):
         ...
 
 
-@runtime_checkable
-class OfLibrary(Protocol):
-    """A backend whose kernel is that of installed packages."""
-
-    def versions(self) -> Mapping[str, str]:
-        """Return versions by package."""
-        ...
-
-
 class Measured(msgspec.Struct, frozen=True, tag=True):
     """The fit for one dtype, and the tiers' results on held-out rows under the theoretical and the fitted model."""
 
@@ -48,8 +38,12 @@ class Measured(msgspec.Struct, frozen=True, tag=True):
     fitted: Spread
 
 
-def measure(name: str, dtype: DType, *, rows: int, seed: int) -> Iterator[str | Measured]:
-    """Fit the backend called `name` for `dtype`to one half of `rows`, and test the fit on the other half.
+def measure(
+    name: str, dtype: DType, *, rows: int, seed: int, without: Sequence[Collection[str]] = ()
+) -> Iterator[str | Measured]:
+    """Fit the backend called `name` for `dtype` to one half of `rows`, and test the fit on the other half.
+
+    Cases that have all features of an entry of `without`, in words of the ledger, are left out.
 
     Yields lines of progress, then the result. Runs in this process, whose torch has one thread from then on, as workers
     have; `measure_apart` protects the caller.
@@ -65,7 +59,8 @@ def measure(name: str, dtype: DType, *, rows: int, seed: int) -> Iterator[str | 
     halves: list[list[Sample]] = []
     for part in ("fit", "held out"):
         half: list[Sample] = []
-        for half in draw_samples(name, backend, dtype, theory, rows=rows // 2, seed=derive_seed(seed, part)):
+        part_seed = derive_seed(seed, part)
+        for half in draw_samples(name, backend, dtype, theory, rows=rows // 2, seed=part_seed, without=without):
             done = len(halves) * (rows // 2) + rows_of(half)
             yield f"{name} {dtype}: {min(done, rows):,} of {rows:,} rows"
         halves.append(half)
@@ -93,18 +88,12 @@ def measure(name: str, dtype: DType, *, rows: int, seed: int) -> Iterator[str | 
     )
 
 
-def architecture_of(name: str) -> str:
-    """Return the architecture to which a calibration of this backend applies: this CPU's, or the GPU's."""
-    on_gpu = resolve(name).capability.device is Device.CUDA
-    return visible.architecture() if on_gpu else architecture()
-
-
 def calibration(name: str, fits: dict[DType, Fit], *, seed: int, command: str) -> Calibration:
     """Make the calibration of a backend on this machine, dated now."""
     backend = resolve(name)
     return Calibration(
         backend=name,
-        architecture=architecture_of(name),
+        architecture=architecture_of(backend),
         date=datetime.now(UTC).date().isoformat(),
         command=command,
         seed=seed,
@@ -112,7 +101,7 @@ def calibration(name: str, fits: dict[DType, Fit], *, seed: int, command: str) -
             "attnfuzz": attnfuzz.__version__,
             "python": platform.python_version(),
             "torch": str(torch.__version__),
-            **(backend.versions() if isinstance(backend, OfLibrary) else {}),
+            **versions_of(backend),
         },
         dtypes=fits,
     )

@@ -1,11 +1,12 @@
 """The input of a fit: a kernel's outputs with their exact answers, from drawn cases and long ones."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from msgspec import structs
 
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.inside.places import on_host, place_of
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, RealRows, packed_problem
@@ -14,7 +15,8 @@ from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.kernels.interface.backend import Backend, Bench, Output, Unsupported
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mode, Request, Step
+from attnfuzz.reference.case import Case, Mask, Mode, Request, Step
+from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.features.numbers import families
 from attnfuzz.reference.geometry import Geometry, Latent
@@ -55,19 +57,33 @@ class Sample:
 
 
 def draw_samples(
-    name: str, backend: Backend, dtype: DType, noise: NoiseModel, *, rows: int, seed: int
+    name: str,
+    backend: Backend,
+    dtype: DType,
+    noise: NoiseModel,
+    *,
+    rows: int,
+    seed: int,
+    without: Sequence[Collection[str]] = (),
 ) -> Iterator[list[Sample]]:
     """Run drawn cases with queries of `dtype` in this process until there are `rows` rows, then long ones.
 
-    Yields all samples so far repeatedly, for progress. Raises CannotCalibrate if a case raises, or none has rows.
+    Cases that have all features of an entry of `without`, in words of the ledger, are left out. Yields all samples so
+    far repeatedly, for progress. Raises CannotCalibrate if a case raises, or none has rows.
     """
     samples: list[Sample] = []
 
     def visit(case: Case) -> None:
-        samples.extend(_samples(case, backend, noise))
+        words = family_of(case).ledger_words(case) if without else frozenset()
+        if not any(words.issuperset(each) for each in without):
+            samples.extend(_samples(case, backend, noise))
 
-    buckets = tuple(bucket for bucket in backend.capability.buckets if bucket.dtype is dtype)
-    can = structs.replace(backend.capability, dtypes=(dtype,), buckets=buckets, arguments=(), earlier_uses=())
+    if backend.capability.device is Device.CUDA:
+        # Imported only if a worker has a GPU.
+        from attnfuzz.harness.inside.cuda_worker import load_needs  # noqa: PLC0415
+
+        load_needs(backend)
+    can = numerical(backend.capability, dtype)
     drawn = cases(can, name)
     part = 0
     while rows_of(samples) < rows:
@@ -80,6 +96,33 @@ def draw_samples(
     for case in long_cases(name, can, dtype, derive_seed(seed, "long") >> 2):
         visit(case)
         yield samples
+
+
+def numerical(can: Capability, dtype: DType) -> Capability:
+    """Return the part of a capability that can change the rounding of a right output with queries of `dtype`.
+
+    Forms of arguments, strides, padding and graphs can't. Most known failures are there.
+    """
+    return structs.replace(
+        can,
+        dtypes=(dtype,),
+        buckets=tuple(bucket for bucket in can.buckets if bucket.dtype is dtype),
+        arguments=(),
+        earlier_uses=(),
+        edges=(),
+        graph_modes=(),
+        padding=False,
+        empty_kv=False,
+        kv_shorter_than_q=False,
+        query_views=can.query_views[:1],
+        kv_views=can.kv_views[:1],
+        table_gaps=False,
+        pool_holes=False,
+        tombstones=(),
+        other_groups=(),
+        masks=(Mask.CAUSAL,),
+        windowed_masks=(Mask.CAUSAL,),
+    )
 
 
 def rows_of(samples: Iterable[Sample]) -> int:

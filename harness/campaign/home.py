@@ -4,6 +4,7 @@ campaigns/ID/events.ndjson      one campaign's log; report.html, junit.xml and s
 findings/NAME/                  a finding, with its history
 unconfirmed/NAME/               failures that did not come back
 corpus/                         cases to run first
+margins.json                    the largest margins of each backend and dtype
 lock                            held while a campaign runs
 """
 
@@ -22,6 +23,7 @@ from attnfuzz.reference.user_error import UserError
 
 LOG_NAME = "events.ndjson"
 FINDINGS = "findings"
+MARGINS = "margins.json"
 
 _ID = re.compile(r"\d{8}-\d{6}(\.\d{1,9})?", re.ASCII)
 
@@ -39,6 +41,7 @@ class Home:
         self.findings = path / FINDINGS
         self.unconfirmed = path / "unconfirmed"
         self.corpus = path / "corpus"
+        self.margins = path / MARGINS
 
     def folder(self, campaign: str) -> Path:
         """Return the folder of one campaign."""

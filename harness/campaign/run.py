@@ -11,6 +11,7 @@ from attnfuzz.harness.campaign.events import Handler
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.jobs import JobProcesses, Jobs
 from attnfuzz.harness.campaign.log import EventLog
+from attnfuzz.harness.campaign.margins import add_margins
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.prepare import check_room, lacking, prepare
 from attnfuzz.harness.campaign.ray_jobs import RayJobs
@@ -122,6 +123,7 @@ def carry_out(
             for event in engine.events():
                 for handle in all_handlers:
                     handle(event)
+    add_margins(home, standing, past.events if past else (), versions)
     return Ended(campaign, standing)
 
 

@@ -421,6 +421,32 @@ class Backends(msgspec.Struct, frozen=True, kw_only=True):
     backends: tuple[ListedBackend, ...]
 
 
+class ListedMargins(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest margin of each tier among the rows of a backend's campaigns. `noise` gave the bounds.
+
+    `date` and `versions` are those of the measurement, `architecture` and `machine` its GPU or CPU. It was `shipped`
+    with attnfuzz, or is the home's.
+    """
+
+    backend: str
+    dtype: str
+    rows: int
+    margins: dict[str, float]
+    noise: str
+    architecture: str
+    machine: str
+    date: str
+    versions: dict[str, str]
+    shipped: bool
+
+
+class BackendMargins(msgspec.Struct, frozen=True, kw_only=True):
+    """Recorded margins, and the listed backends that run here and have none."""
+
+    margins: tuple[ListedMargins, ...]
+    without: tuple[str, ...]
+
+
 class BuiltModule(msgspec.Struct, frozen=True, kw_only=True):
     """A module: its library, or the reason why it can't be compiled. `seconds` is 0 if it was compiled before."""
 

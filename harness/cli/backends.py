@@ -1,6 +1,7 @@
 """`attnfuzz backends`: the backends, and which of them run here."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich.text import Text
 
@@ -9,7 +10,9 @@ from attnfuzz.harness.backends.load import BackendFileError
 from attnfuzz.harness.backends.registry import fixed, names, resolve
 from attnfuzz.harness.cli.answers import Backends, ListedBackend
 from attnfuzz.harness.cli.given import Trees, tree_of
-from attnfuzz.harness.cli.terminal import Terminal, answer, is_quiet, new_table, print_line, warn
+from attnfuzz.harness.cli.margins import print_margins
+from attnfuzz.harness.cli.options import DEFAULT_HOME
+from attnfuzz.harness.cli.terminal import BadInput, Terminal, answer, is_quiet, new_table, print_line, warn
 from attnfuzz.harness.family import family_with
 from attnfuzz.kernels.interface.backend import Backend, archs_of
 from attnfuzz.reference.capability import Capability
@@ -24,14 +27,27 @@ _PAIRS = (
 )
 
 
-def backends(*, runnable: bool, device: Device | None, trees: Trees, named: tuple[str, ...]) -> None:
+def backends(
+    *,
+    runnable: bool,
+    margins: bool,
+    home: Path | None,
+    device: Device | None,
+    trees: Trees,
+    named: tuple[str, ...],
+) -> None:
     """Print the backends that are named, or those that need no file, tree or release."""
+    if home is not None and not margins:
+        raise BadInput("--home has margins of campaigns: give --margins too")
     tree = tree_of(trees)
     chosen = named if tree is None else tree.names(named)
     loaded = list(chosen) or [name for name in names() if _loads(name)]
     listed = [name for name in loaded if device is None or resolve(name).capability.device is device]
     if runnable:
         listed = [name for name in listed if name == fixed(name) and resolve(name).missing() is None]
+    if margins:
+        print_margins(listed, home or DEFAULT_HOME)
+        return
     answer(Backends(backends=tuple(map(_listed_backend, listed))))
     if runnable or is_quiet():
         for name in listed:

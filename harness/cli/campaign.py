@@ -27,15 +27,13 @@ from attnfuzz.harness.cli.given import Trees, chosen_backends, compiled_backends
 from attnfuzz.harness.cli.other_homes import refuse_other_home
 from attnfuzz.harness.cli.signals import stop_on_signals
 from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, details, print_line, tell
-from attnfuzz.harness.ledger.file import DEFAULT_NAME, Ledger
+from attnfuzz.harness.ledger.file import Ledger, default_ledger
 from attnfuzz.harness.report.files import Written, write_reports
 from attnfuzz.harness.report.verdict import failure_words, why_idle
 from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.reference.case import Guard
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.features import TABLE
-
-DEFAULT_LEDGER = Path(DEFAULT_NAME)
 
 
 def start_campaign(
@@ -72,7 +70,7 @@ def start_campaign(
         guard=None if guard is None else Guard(guard),
         out=home,
         preset=preset,
-        ledger=ledger or (DEFAULT_LEDGER if DEFAULT_LEDGER.exists() else None),
+        ledger=ledger or default_ledger(),
         begun=command_began(),
         **others,
     )

@@ -131,6 +131,13 @@ def home_option(
     return click.option("--home", type=kind, default=default, show_default=True, metavar="DIR", help=meaning)
 
 
+ledger_option = click.option(
+    "--ledger",
+    type=PathTo(exists=True, dir_okay=False),
+    help="File of known findings.  [default: attnfuzz-ledger.toml, if it exists]",
+)
+
+
 def repeat_option(meaning: str, **others: Any) -> Callable[..., Any]:
     """Return the option --repeat, as `repeat`: how often a case is run."""
     return click.option("--repeat", **{"type": counted(most=MOST_REPEATS), "help": meaning, **others})

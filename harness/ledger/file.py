@@ -89,6 +89,11 @@ def _with_similar(name: str) -> str:
     return short + (f" (did you mean {' or '.join(close)}?)" if close else "")
 
 
+def default_ledger() -> Path | None:
+    """Return the ledger of this folder, if it has one."""
+    return path if (path := Path(DEFAULT_NAME)).exists() else None
+
+
 def _entries(content: dict[str, Any]) -> tuple[list[Entry], list[str]]:
     """Return the entries of a ledger's content, and its mistakes."""
     # Tables of servers are read by `attnfuzz serve`.

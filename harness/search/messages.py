@@ -122,13 +122,29 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A message from a job to the main process."""
 
 
+class DtypeMargins(msgspec.Struct, frozen=True):
+    """The judged `rows` of cases that passed, and the largest margin of each tier among them."""
+
+    rows: Count = 0
+    margins: dict[str, float] = {}
+
+    def __add__(self, later: "DtypeMargins") -> "DtypeMargins":
+        """Return both in one."""
+        return DtypeMargins(self.rows + later.rows, _largest(self.margins, later.margins))
+
+
+def _largest(margins: dict[str, float], others: dict[str, float]) -> dict[str, float]:
+    return {tier: max(margins.get(tier, 0.0), others.get(tier, 0.0)) for tier in margins | others}
+
+
 class Tally(Message, frozen=True, kw_only=True, tag=True):
     """Counts of runs since the last message, in a slice, or on a backend. Tallies can be added.
 
     `searched` cases were drawn and judged, `unsupported` ones drawn and not judged. `cases` counts all runs that were
     judged, including those to shrink and confirm, with `rows` rows; `deaths` of them killed their worker. `shrinking`
     is set if the most recent ones belonged to suspects. `margins` has the largest margin of each tier among cases that
-    passed, `phases` the seconds spent in each phase of the judged cases.
+    passed, `dtypes` the same for each dtype of queries, and `phases` the seconds spent in each phase of the judged
+    cases.
     """
 
     searched: Count = 0
@@ -138,11 +154,13 @@ class Tally(Message, frozen=True, kw_only=True, tag=True):
     rows: Count = 0
     shrinking: bool = False
     margins: dict[str, float] = {}
+    dtypes: dict[str, DtypeMargins] = {}
     phases: dict[str, Seconds] = {}
 
     def __add__(self, later: "Tally") -> "Tally":
         """Return the sum of both."""
-        tiers, phases = self.margins | later.margins, self.phases | later.phases
+        dtypes, phases = self.dtypes | later.dtypes, self.phases | later.phases
+        none = DtypeMargins()
         return Tally(
             searched=self.searched + later.searched,
             unsupported=self.unsupported + later.unsupported,
@@ -150,7 +168,8 @@ class Tally(Message, frozen=True, kw_only=True, tag=True):
             deaths=self.deaths + later.deaths,
             rows=self.rows + later.rows,
             shrinking=later.shrinking,
-            margins={tier: max(self.margins.get(tier, 0.0), later.margins.get(tier, 0.0)) for tier in tiers},
+            margins=_largest(self.margins, later.margins),
+            dtypes={dtype: self.dtypes.get(dtype, none) + later.dtypes.get(dtype, none) for dtype in dtypes},
             phases={phase: self.phases.get(phase, 0.0) + later.phases.get(phase, 0.0) for phase in phases},
         )
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 
 from msgspec import structs
 
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
-from attnfuzz.harness.search.messages import Tally
+from attnfuzz.harness.search.messages import DtypeMargins, Tally
 from attnfuzz.harness.verdict.failures import DEATHS, Kind, Verdict
 from attnfuzz.reference.any_case import AnyCase
 
@@ -48,8 +49,8 @@ class CountingRunner:
     def together(self, cases: Sequence[AnyCase]) -> list[Verdict]:
         """Run cases at the same time."""
         verdicts = self._runner.together(cases)
-        for verdict in verdicts:
-            self._count(verdict, drawn=False)
+        for case, verdict in zip(cases, verdicts, strict=True):
+            self._count(case, verdict, drawn=False)
         return verdicts
 
     def flush(self) -> None:
@@ -64,18 +65,21 @@ class CountingRunner:
         verdict = self._runner.verdict(case)
         if any(observation.kind is Kind.HANG for observation in verdict.observations):
             self.hang_seconds = time.monotonic() - began
-        self._count(verdict, drawn=drawn)
+        self._count(case, verdict, drawn=drawn)
         return verdict
 
-    def _count(self, verdict: Verdict, *, drawn: bool) -> None:
+    def _count(self, case: AnyCase, verdict: Verdict, *, drawn: bool) -> None:
         judged = verdict.unsupported is None
+        margins = {} if verdict.failures else verdict.margins
+        dtype = family_of(case).noise_dtype(case) if margins else None
         ran = Tally(
             searched=int(drawn and judged),
             unsupported=int(drawn and not judged),
             cases=int(judged),
             deaths=int(any(observation.kind in DEATHS for observation in verdict.observations)),
             rows=verdict.rows,
-            margins={} if verdict.failures else verdict.margins,
+            margins=margins,
+            dtypes={} if dtype is None else {dtype: DtypeMargins(verdict.rows, margins)},
             phases={} if verdict.unsupported is not None else verdict.seconds,
         )
         self.total += ran

@@ -2,8 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
+
+from packaging.version import Version
 
 from attnfuzz.kernels.arguments.edges import opened
 from attnfuzz.kernels.cuda import guards, nvcc, visible
@@ -19,6 +23,9 @@ from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout, Latent
 from attnfuzz.reference.noise import NoiseModel
+
+_DISTRIBUTIONS: Final = {"flashinfer": ("flashinfer-python",), "cudnn": ("nvidia-cudnn-frontend", "torch")}
+"""Distributions that have the kernels of a Python package: torch's build comes with cuDNN."""
 
 OpenSession = Callable[[Case, Bench], Session]
 
@@ -51,8 +58,8 @@ class GpuBackend:
     called_as_documented: bool = True
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """Return the model calibrated on this GPU's architecture, or the theory."""
-        return shipped_noise(self.name, dtype, self.theory(dtype), visible.architecture())
+        """Return the model calibrated on this GPU's architecture with the same packages, or the theory."""
+        return shipped_noise(self.name, dtype, self.theory(dtype), visible.architecture(), self.versions())
 
     def theory(self, dtype: DType) -> NoiseModel:
         """Return the model that follows from the known properties of its kernels."""
@@ -71,6 +78,13 @@ class GpuBackend:
     def package(self) -> str:
         """The package with its kernels, "" if they are this project's."""
         return next(iter(self.needs), "" if self.own else "torch")
+
+    def versions(self) -> Mapping[str, str]:
+        """Return the versions of the packages with its kernels (torch's build has cuDNN), none for this project's."""
+        found = {name: _version(name) for each in self.needs for name in _DISTRIBUTIONS[each]}
+        if not (self.needs or self.own):
+            found["torch"] = _version("torch")
+        return {name: number for name, number in found.items() if number}
 
     @property
     def libraries(self) -> tuple[tuple[Path, ...], ...]:
@@ -103,6 +117,15 @@ class GpuBackend:
                 name, reason = next(iter(reasons[0].items()))
                 raise Unsupported(f"{name} does not compile: {reason}")
         return opened(self.session, case, bench, self.capability)
+
+
+@cache
+def _version(distribution: str) -> str:
+    """Return the release of an installed distribution, "" if it is missing. Reading metadata takes a millisecond."""
+    try:
+        return Version(version(distribution)).public
+    except PackageNotFoundError:
+        return ""
 
 
 DEEPSEEK_V3: Final = Bucket(

@@ -38,7 +38,7 @@ ANSWERS: Mapping[str, tuple[type[msgspec.Struct], ...]] = {
     "bugs run": (answers.BugResults,),
     "defects list": (answers.Defects,),
     "defects run": (DefectScore,),
-    "backends": (answers.Backends,),
+    "backends": (answers.Backends, answers.BackendMargins),
     "build": (answers.Modules,),
     "calibrate": (answers.Calibrations,),
 }

@@ -45,11 +45,7 @@ _FILE = options.PathTo(dir_okay=False)
     help="Guard this side of every tensor, instead of one chosen by each case.",
 )
 @options.home_option("Folder of campaigns, findings and corpus; keep it from night to night.")
-@click.option(
-    "--ledger",
-    type=options.PathTo(exists=True, dir_okay=False),
-    help="File of known findings.  [default: attnfuzz-ledger.toml, if it exists]",
-)
+@options.ledger_option
 @click.option(
     "--until-finding",
     is_flag=True,

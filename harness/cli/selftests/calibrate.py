@@ -2,20 +2,25 @@
 
 import importlib.util
 import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.backends.engines import engine_of
+from attnfuzz.harness.backends.measured import architecture_of
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.calibrate.apart import measure_apart
-from attnfuzz.harness.calibrate.calibrate import Measured, architecture_of, calibration
+from attnfuzz.harness.calibrate.apart import CalibrationRequest, measure_apart
+from attnfuzz.harness.calibrate.calibrate import Measured, calibration
+from attnfuzz.harness.calibrate.sample import CannotCalibrate
 from attnfuzz.harness.campaign.prepare import prepare
 from attnfuzz.harness.cli.answers import CalibrationAnswer, Calibrations
-from attnfuzz.harness.cli.given import Trees, chosen_backends
+from attnfuzz.harness.cli.given import Trees, chosen_backends, compiled_backends
 from attnfuzz.harness.cli.terminal import (
     BadInput,
+    Exit,
     Terminal,
     answer,
     details,
@@ -23,10 +28,14 @@ from attnfuzz.harness.cli.terminal import (
     new_table,
     print_line,
     tell,
+    warn,
 )
 from attnfuzz.harness.family import family_with
+from attnfuzz.harness.ledger.entry import Entry
+from attnfuzz.harness.ledger.file import Ledger, default_ledger
 from attnfuzz.reference.calibration import file_name, save
 from attnfuzz.reference.device import Device
+from attnfuzz.reference.dtypes import DType
 
 DEFAULT_FOLDER = Path("attnfuzz-calibrations")
 
@@ -37,10 +46,13 @@ def calibrate(
     device: Device | None,
     trees: Trees,
     rows: int,
+    seconds: float | None,
+    jobs: int,
+    ledger: Path | None,
     seed: int,
     output: Path | None,
     plots: Path | None,
-) -> None:
+) -> Exit:
     """Measure the error of correct backends, and write noise models that are fitted to it."""
     if plots is not None and importlib.util.find_spec("matplotlib") is None:
         raise BadInput("--plot needs matplotlib: pip install 'attnfuzz[plots]'")
@@ -51,22 +63,69 @@ def calibrate(
         capability = resolve(name).capability
         if not family_with(capability).noise_dtypes(capability):
             raise BadInput(f"results of {name} are compared by their bits: there is nothing to calibrate")
+    entries = Ledger.load(path).entries if (path := ledger or default_ledger()) is not None else ()
+    names = compiled_backends(names, tell)
     prepare(names, tell)
     folder = output or DEFAULT_FOLDER
     # Before the measurements, which take minutes: a folder that can't be created would lose them.
     folder.mkdir(parents=True, exist_ok=True)
-    answer(Calibrations(calibrations=tuple([_calibrated(name, rows, seed, folder, plots) for name in names])))
+    requests = [
+        CalibrationRequest(backend=name, dtype=dtype, rows=rows, seed=seed, without=_known(entries, name))
+        for name in names
+        for dtype in resolve(name).capability.dtypes
+    ]
+    written, skipped = [], []
+    for name, measured, reasons in _by_backend(requests, jobs=jobs, seconds=seconds):
+        skipped += reasons
+        if measured:
+            written.append(_written(name, measured, rows, seed, folder, plots))
+    answer(Calibrations(calibrations=tuple(written)))
+    if skipped and len(requests) == 1:
+        raise CannotCalibrate(skipped[0])
+    for reason in skipped:
+        warn(f"Skipped: {reason}")
+    return Exit.FAILED if skipped else Exit.CLEAN
 
 
-def _calibrated(name: str, rows: int, seed: int, folder: Path, plots: Path | None) -> CalibrationAnswer:
-    """Calibrate one backend, and print the fit."""
-    measured = _measured(name, rows, seed)
+def _known(entries: Sequence[Entry], name: str) -> tuple[tuple[str, ...], ...]:
+    """Return the features that known failures of a backend need, in words of the ledger."""
+    table = family_with(resolve(name).capability).table
+    about = (entry for entry in entries if entry.features and entry.is_about(name))
+    return tuple(dict.fromkeys(tuple(sorted(table.current(entry.features))) for entry in about))
+
+
+def _by_backend(
+    requests: Sequence[CalibrationRequest], *, jobs: int, seconds: float | None
+) -> Iterator[tuple[str, list[Measured], list[str]]]:
+    """Yield (backend, its fits, the reasons for dtypes without one), with the progress on standard error."""
+    left = Counter(request.backend for request in requests)
+    fits: dict[str, list[Measured]] = {}
+    reasons: dict[str, list[str]] = {}
+    status = Terminal(stderr=True, quiet=is_quiet())
+    with status.status("drawing", spinner="dots") as shown:
+        for request, result in measure_apart(requests, jobs=jobs, seconds=seconds, tell=shown.update):
+            name = request.backend
+            if isinstance(result, Measured):
+                fits.setdefault(name, []).append(result)
+                tell(f"{name}, {request.dtype}: {result.fit.rows:,} rows")
+            else:
+                reasons.setdefault(name, []).append(result.reason)
+            left[name] -= 1
+            if not left[name]:
+                order = sorted(fits.get(name, []), key=lambda each: list(DType).index(each.dtype))
+                yield name, order, reasons.get(name, [])
+
+
+def _written(
+    name: str, measured: list[Measured], rows: int, seed: int, folder: Path, plots: Path | None
+) -> CalibrationAnswer:
+    """Write the calibration of one backend, and print the fit."""
     command = f"attnfuzz calibrate --backend {shlex.quote(name)} --rows {rows} --seed {seed}"
     fits = {one.dtype: one.fit for one in measured}
-    path = folder / file_name(name, architecture_of(name))
+    path = folder / file_name(name, architecture_of(resolve(name)))
     save(path, calibration(name, fits, seed=seed, command=command))
     console = details()
-    console.print(Text.assemble((name, "bold"), f" on {architecture_of(name)}"))
+    console.print(Text.assemble((name, "bold"), f" on {architecture_of(resolve(name))}"))
     console.print(_table(measured))
     print_line(Terminal(), str(path) if is_quiet() else f"Written to {path}")
     if plots is not None:
@@ -76,24 +135,13 @@ def _calibrated(name: str, rows: int, seed: int, folder: Path, plots: Path | Non
         plot(plots / f"{path.stem}.png", name, measured)
     return CalibrationAnswer(
         backend=name,
-        architecture=architecture_of(name),
+        architecture=architecture_of(resolve(name)),
         path=str(path),
         rows={dtype.value: fit.rows for dtype, fit in fits.items()},
         margins={
             dtype.value: {str(tier): margin for tier, margin in fit.margins.items()} for dtype, fit in fits.items()
         },
     )
-
-
-def _measured(name: str, rows: int, seed: int) -> list[Measured]:
-    """Return a fit for each dtype, with the progress on standard error. Raises CannotCalibrate."""
-    status = Terminal(stderr=True, quiet=is_quiet())
-    with status.status(f"{name}: drawing", spinner="dots") as shown:
-        found = []
-        for dtype in resolve(name).capability.dtypes:
-            found.append(measure_apart(name, dtype, rows=rows, seed=seed, tell=shown.update))
-            tell(f"{name}, {dtype}: {found[-1].fit.rows:,} rows")
-        return found
 
 
 def _table(measured: list[Measured]) -> Table:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from attnfuzz.harness.calibrate import sample
-from attnfuzz.harness.calibrate.apart import measure_apart
+from attnfuzz.harness.calibrate.apart import CalibrationRequest, NoCalibration, measure_apart
 from attnfuzz.harness.calibrate.calibrate import Measured, measure
 from attnfuzz.harness.calibrate.fit import PARAMETERS
 from attnfuzz.harness.calibrate.margins import quantiles
@@ -89,7 +89,9 @@ def small_backend(folder: Path, first: str = "pass") -> str:
 @pytest.mark.slow
 def test_measurements_of_a_worker_arrive_bit_for_bit(tmp_path: Path) -> None:
     sent: list[str] = []
-    found = measure_apart(small_backend(tmp_path), DType.FLOAT32, rows=300, seed=3, tell=sent.append)
+    request = CalibrationRequest(backend=small_backend(tmp_path), dtype=DType.FLOAT32, rows=300, seed=3)
+    ((_, found),) = measure_apart([request], jobs=1, seconds=None, tell=sent.append)
+    assert isinstance(found, Measured)
     assert sent[-1].endswith("fitting")
     assert sent[-2].endswith("300 of 300 rows")
     assert found.fit.rows >= 300
@@ -104,5 +106,15 @@ def test_measurements_of_a_worker_arrive_bit_for_bit(tmp_path: Path) -> None:
     [("raise RuntimeError('broken')", "raises RuntimeError on a drawn case"), ("os.abort()", "killed by SIGABRT")],
 )
 def test_a_backend_that_raises_or_dies_in_its_worker_is_refused(tmp_path: Path, first: str, words: str) -> None:
-    with pytest.raises(CannotCalibrate, match=words):
-        measure_apart(small_backend(tmp_path, first), DType.FLOAT32, rows=300, seed=3, tell=lambda _: None)
+    request = CalibrationRequest(backend=small_backend(tmp_path, first), dtype=DType.FLOAT32, rows=300, seed=3)
+    ((_, none),) = measure_apart([request], jobs=1, seconds=None, tell=lambda _: None)
+    assert isinstance(none, NoCalibration)
+    assert words in none.reason
+
+
+@pytest.mark.slow
+def test_a_calibration_that_gets_no_time_is_given_up() -> None:
+    request = CalibrationRequest(backend="torch_sdpa", dtype=DType.FLOAT32, rows=300, seed=3)
+    ((_, none),) = measure_apart([request], jobs=1, seconds=0.0, tell=lambda _: None)
+    assert isinstance(none, NoCalibration)
+    assert "--time" in none.reason

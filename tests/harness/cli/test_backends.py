@@ -1,23 +1,27 @@
 """What `attnfuzz backends` tells people and scripts."""
 
+import json
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import fake_nvml
 import pytest
 from command_line import Attnfuzz
+from msgspec.structs import replace
 from refusals import refused
 
 from attnfuzz.harness.backends import registry
 from attnfuzz.harness.backends.engines import DEFAULT_BACKENDS
 from attnfuzz.harness.backends.load import ENTRY_POINTS
 from attnfuzz.harness.backends.registry import builtin
+from attnfuzz.harness.campaign.home import MARGINS
 from attnfuzz.kernels.cache_writes.native import NATIVE_WRITERS
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.libraries.catalogue import LIBRARY_BACKENDS
 from attnfuzz.kernels.libraries.torch_sdpa import SdpaBackend
 from attnfuzz.kernels.trtllm.backends import MHA_MASKED, MHA_NVFP4, MHA_SCALED
 from attnfuzz.reference.device import Device
+from attnfuzz.reference.recorded_margins import encoded, shipped
 
 OTHERS = (MHA_SCALED.name, MHA_NVFP4.name, MHA_MASKED.name, "trtllm_mha_planned", "torch_sdpa_any_scale")
 RUNS_HERE = sorted((*DEFAULT_BACKENDS, *OTHERS, *(writer.name for writer in NATIVE_WRITERS)))
@@ -74,6 +78,29 @@ def test_geometries_with_modules_are_listed(attnfuzz: Attnfuzz) -> None:
     assert "float16 over float8_e4m3fn KV with head dim 128" in out
     assert "LSE base 2" in out
     assert "No LSE" in out
+
+
+def test_margins_of_a_home_stand_beside_the_shipped_ones(attnfuzz: Attnfuzz) -> None:
+    record = replace(next(each for each in shipped() if each.backend == "torch_sdpa"), rows=123_456, date="2026-12-01")
+    home = Path("attnfuzz-out")
+    home.mkdir()
+    (home / MARGINS).write_bytes(encoded([record]))
+    ran = attnfuzz("backends", "--margins", "torch_sdpa", "trtllm_mha_masked")
+    assert ran.code == 0, ran.err
+    sources = [line for line in ran.out.splitlines() if ", attnfuzz " in line]
+    assert [line.split(":")[0] for line in sources] == ["Shipped", f"Of {home}"]
+    assert "123,456" in ran.out
+    assert "calibrated" in ran.out
+    assert "None recorded of: trtllm_mha_masked" in ran.out
+    listed = json.loads(attnfuzz("backends", "--margins", "torch_sdpa", "--json", "-").out)["margins"]
+    assert {each["dtype"] for each in listed} == {"float32", "bfloat16", "float16"}
+    assert [each["rows"] for each in listed if not each["shipped"]] == [123_456]
+
+
+def test_margins_of_a_damaged_home_and_a_home_without_margins_are_refused(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    (tmp_path / MARGINS).write_text("[")
+    refused(attnfuzz("backends", "--margins", "--home", str(tmp_path)), "no list of margins")
+    refused(attnfuzz("backends", "--home", str(tmp_path)), "--margins")
 
 
 @pytest.mark.slow

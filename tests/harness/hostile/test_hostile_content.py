@@ -246,7 +246,7 @@ def test_hostile_content_does_nothing_for_long(name: str, root: Path) -> None:
 
 @examples(30, 2000)
 def test_hostile_calibrations_are_read_or_refused(tmp_path: Path, count: int) -> None:
-    shipped = json.loads(next(calibration._SHIPPED.glob("*.json")).read_text())
+    shipped = json.loads(next(calibration.SHIPPED.glob("*.json")).read_text())
     path = tmp_path / "calibration.json"
 
     @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))

@@ -71,6 +71,10 @@ def test_margins_are_the_largest_of_the_cases_without_failures() -> None:
     passed = [kv_lens(case) for case in (*judge.judged, *judge.confirmed) if not differs_on_long(kv_lens(case))]
     assert max(tally.margins.get("T1", 0.0) for tally in tallies) == max(map(max, passed)) / 1000
     assert max(tally.margins.get("T2", 0.0) for tally in tallies) == max(map(min, passed)) / 1000
+    of_dtype = sum(tallies, start=Tally()).dtypes
+    assert of_dtype.keys() == {judge.judged[0].geometry.dtype}
+    assert next(iter(of_dtype.values())).margins["T1"] == max(map(max, passed)) / 1000
+    assert next(iter(of_dtype.values())).rows == sum(map(len, passed))
 
 
 def test_a_tally_follows_the_first_case_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

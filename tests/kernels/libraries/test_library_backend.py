@@ -58,7 +58,7 @@ def test_a_calibration_holds_for_the_versions_that_it_was_made_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured = replace(NoiseModel.fp32_arithmetic(), logits=2.0**-22)
-    monkeypatch.setattr(calibration, "_SHIPPED", tmp_path)
+    monkeypatch.setattr(calibration, "SHIPPED", tmp_path)
     backend, theory = library("lib:op", packages={"msgspec": "0.1"}), library().noise(DType.FLOAT32)
     here = backend.versions()
     assert here == {"msgspec": version("msgspec")}
