@@ -104,7 +104,10 @@ class Family(ABC, Generic[C]):
         """Compare a step's result, on the host, with the reference. The case may be made of literal calls."""
 
     def record(self, case: Any, result: Any, tracer: "FileTracer") -> None:
-        """Add the right result to the trace of a step, for scripts. Without it, a script shows no wrong result."""
+        """Add the right result to the trace of a step, for scripts. Without it, a script shows no wrong result.
+
+        `tracer.compared` takes any tensors with their right contents, and a bound for the error of each element.
+        """
 
     def related(self, case: C) -> "Related | None":
         """Return the second run of a case that compares two runs."""
@@ -198,9 +201,10 @@ def family_with(capability: object) -> Family[Any]:
     return next(each for each in families() if each.runs(capability))
 
 
-def family_judging(result: object) -> Family[Any] | None:
-    """Return the family of a session's result, or None if none has such results."""
-    return next((each for each in families() if isinstance(result, each.result_type)), None)
+def family_judging(result: object, case: AnyCase) -> Family[Any] | None:
+    """Return the family of a session's result, that of its case if it has such results, or None if none has."""
+    asked = (family_of(case), *families())
+    return next((each for each in asked if isinstance(result, each.result_type)), None)
 
 
 @cache

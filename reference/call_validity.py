@@ -17,6 +17,7 @@ from attnfuzz.reference.calls import (
     CallAnswer,
     CallCase,
     Expected,
+    ExpectedTensor,
     ExpectedWrite,
     View,
     check_content,
@@ -70,6 +71,8 @@ def validate_calls(case: CallCase) -> None:
         _validate_answer(case.answer, buffers)
     for written in case.written:
         _validate_written(written, buffers)
+    for tensor in case.expected:
+        _validate_tensor(tensor, buffers)
 
 
 def _buffers(case: CallCase) -> dict[str, Buffer]:
@@ -177,6 +180,19 @@ def _validate_written(written: ExpectedWrite, buffers: dict[str, Buffer]) -> Non
     for name, bound in (("low", written.low), ("high", written.high or written.low)):
         if bound.shape != wanted or _dtype(bound, buffers) is not dtype:
             raise ImpossibleCase(f"written: {name}", bound.shape, f"must be {dtype} {list(wanted)}")
+
+
+def _validate_tensor(expected: ExpectedTensor, buffers: dict[str, Buffer]) -> None:
+    view, right, bound = expected.view, expected.right, expected.bound
+    if right.shape != view.shape or _dtype(right, buffers) is not _dtype(view, buffers):
+        raise ImpossibleCase("expected: right", right.shape, f"must be {_dtype(view, buffers)} {list(view.shape)}")
+    if bound is None:
+        return
+    axes = zip(reversed(bound.shape), reversed(view.shape), strict=False)
+    fits = len(bound.shape) <= len(view.shape) and all(size in (1, most) for size, most in axes)
+    if not fits or _dtype(bound, buffers) not in (DType.FLOAT32, DType.FLOAT64):
+        legal = f"must be float32 or float64, and broadcast to {list(view.shape)}"
+        raise ImpossibleCase("expected: bound", bound.shape, legal)
 
 
 def _validate_slots(name: str, view: View, rows: int, pool: tuple[int, ...], buffers: dict[str, Buffer]) -> int:

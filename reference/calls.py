@@ -146,6 +146,19 @@ class ExpectedWrite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     high: View | None = None
 
 
+class ExpectedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """The correct contents of a tensor after the calls: those of `right`, in the shape and dtype of `view`.
+
+    No element is off by more than its `bound`, floating point numbers that broadcast to the shape: infinite where
+    anything is allowed. Without it, all bits are right.
+    """
+
+    name: str
+    view: View
+    right: View
+    bound: View | None = None
+
+
 class CallCase(
     AnyCase,
     msgspec.Struct,
@@ -158,10 +171,10 @@ class CallCase(
 ):
     """Literal calls on guarded buffers.
 
-    `backend` provides the kernels, the contract and the noise model. Without an `answer`, and without `written` tensors
-    of a KV cache, only accesses, canaries, inputs and exceptions are judged. `mode` is the mode of the step that the
-    calls came from, or "". Each of `notes` is a sentence about a part of recorded calls that could not be restored or
-    was changed on purpose.
+    `backend` provides the kernels, the contract and the noise model. Without an `answer`, `written` tensors of a KV
+    cache, or `expected` tensors, only accesses, canaries, inputs and exceptions are judged. `mode` is the mode of the
+    step that the calls came from, or "". Each of `notes` is a sentence about a part of recorded calls that could not be
+    restored or was changed on purpose.
     """
 
     backend: str
@@ -169,10 +182,16 @@ class CallCase(
     calls: tuple[Call, ...]
     answer: CallAnswer | None = None
     written: tuple[ExpectedWrite, ...] = ()
+    expected: tuple[ExpectedTensor, ...] = ()
     mode: str = ""
     guard: Guard = Guard.RIGHT
     outputs: Outputs = Outputs.POISONED
     notes: tuple[str, ...] = ()
+
+    @property
+    def judged(self) -> bool:
+        """Whether the calls have right results, so that more than their accesses is judged."""
+        return self.answer is not None or bool(self.written or self.expected)
 
     @property
     def searchable(self) -> bool:
@@ -207,7 +226,7 @@ def named_views(arguments: Mapping[str, Argument]) -> Iterator[tuple[str, View]]
 
 
 def views_of_case(case: CallCase) -> Iterator[View]:
-    """Yield every view of the calls, the answer and the written tensors."""
+    """Yield every view of the calls, the answer, the written tensors and the expected ones."""
     for call in case.calls:
         yield from (view for _, view in named_views(call.arguments))
     answer = case.answer
@@ -221,6 +240,8 @@ def views_of_case(case: CallCase) -> Iterator[View]:
         yield from (written.view, written.places, written.low, written.free)
         if written.high is not None:
             yield written.high
+    for tensor in case.expected:
+        yield from (view for view in (tensor.view, tensor.right, tensor.bound) if view is not None)
 
 
 def viewed(buffer: torch.Tensor, view: View) -> torch.Tensor:

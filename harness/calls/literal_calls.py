@@ -21,6 +21,7 @@ from attnfuzz.kernels.interface.backend import (
     WrittenCache,
     WrittenTensor,
 )
+from attnfuzz.kernels.interface.compared import ComparedResult, ComparedTensor
 from attnfuzz.kernels.planning.lengths import running_sum
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import (
@@ -28,6 +29,7 @@ from attnfuzz.reference.calls import (
     Buffer,
     CallAnswer,
     CallCase,
+    ExpectedTensor,
     ExpectedWrite,
     View,
     content_of,
@@ -91,7 +93,7 @@ class CallSession:
         self._buffers = {buffer.name: self._place(buffer, views.get(buffer.name, [])) for buffer in case.buffers}
 
     def forward(self, index: int) -> Result | None:
-        """Launch every call; return the output, or the cache, if the case has the right contents."""
+        """Launch every call; return the output, the cache or the tensors of which the case has the right contents."""
         assert index == 0
         before = [self._contents(each.view).clone() for each in self._case.written]
         # Kept while the device may be at work.
@@ -107,6 +109,8 @@ class CallSession:
             tensors = map(self._written, self._case.written, before, firsts)
             tokens = tuple((request, token) for each in owners for request, token in each)
             return WrittenCache(tuple(tensors), tokens, self._writer())
+        if self._case.expected:
+            return ComparedResult(tuple(map(self._compared, self._case.expected)))
         answer = self._case.answer
         if answer is None:
             return None
@@ -143,6 +147,10 @@ class CallSession:
             free=self._view(expected.free).to(device),
             first=first,
         )
+
+    def _compared(self, expected: ExpectedTensor) -> ComparedTensor:
+        bound = None if expected.bound is None else self._view(expected.bound)
+        return ComparedTensor(expected.name, self._view(expected.view), self._view(expected.right), bound)
 
     def _place(self, buffer: Buffer, views: list[View]) -> torch.Tensor:
         """Place a buffer in the shape in which calls see it, so that a fault can be located; return it flat."""

@@ -19,6 +19,7 @@ from attnfuzz.harness.calls.named_objects import NamedObjects
 from attnfuzz.harness.memory import poison
 from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.kernels.interface.backend import Attended, Op, Output, WrittenCache, WrittenTensor
+from attnfuzz.kernels.interface.compared import ComparedResult, ComparedTensor
 from attnfuzz.kernels.interface.library_call import HELD, OBJECT, OnHost
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import (
@@ -29,6 +30,7 @@ from attnfuzz.reference.calls import (
     CallAnswer,
     CallCase,
     Expected,
+    ExpectedTensor,
     ExpectedWrite,
     View,
     pack,
@@ -61,6 +63,7 @@ class TraceLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     call: Call | None = None
     answer: CallAnswer | None = None
     written: tuple[ExpectedWrite, ...] = ()
+    expected: tuple[ExpectedTensor, ...] = ()
     obstacle: str | None = None
     raised: bool = False
 
@@ -211,6 +214,31 @@ class FileTracer:
         if all(each.view.buffer in self._names.values() for each in expected):
             self._write(written=expected)
 
+    def compared(self, result: ComparedResult) -> None:
+        """Write the right contents of tensors after the calls of the step, without those that no call got."""
+        try:
+            # Calls alone don't lead to contents that other code changes after them.
+            if not self._writes() and (reached := [each for each in result.tensors if self._is_known(each.seen)]):
+                self._write(expected=tuple(map(self._compared, reached)))
+        except Untraceable:
+            return
+
+    def _is_known(self, tensor: torch.Tensor) -> bool:
+        return (
+            tensor.numel() > 0
+            and self._memory.holds(tensor)
+            and self._memory.allocation_of(tensor).address in self._names
+        )
+
+    def _compared(self, tensor: ComparedTensor) -> ExpectedTensor:
+        bound = tensor.bound
+        return ExpectedTensor(
+            name=tensor.name,
+            view=self._view(tensor.seen),
+            right=self._truth(f"{tensor.name}_right", tensor.right),
+            bound=None if bound is None else self._truth(f"{tensor.name}_bound", bound),
+        )
+
     def _written(self, tensor: WrittenTensor, tokens: Sequence[tuple[int, int]]) -> ExpectedWrite:
         # A pool that a copy reads, and leaves as it is, has no places.
         of_tokens = torch.tensor(tokens, dtype=torch.int64).reshape(-1, 2).T[:, : tensor.at.shape[1]]
@@ -241,15 +269,8 @@ class FileTracer:
                 self._known[allocation.address] = content
         return tuple(writes)
 
-    def _write(
-        self,
-        call: Call | None = None,
-        answer: CallAnswer | None = None,
-        written: tuple[ExpectedWrite, ...] = (),
-        obstacle: str | None = None,
-        *,
-        raised: bool = False,
-    ) -> None:
+    def _write(self, **parts: Any) -> None:
+        """Write a line with these parts of a `TraceLine`, and with the buffers that are new."""
         if self._ended:
             return
         line = TraceLine(
@@ -258,11 +279,7 @@ class FileTracer:
             related=self._related,
             mode=self._mode,
             buffers=tuple(self._fresh),
-            call=call,
-            answer=answer,
-            written=written,
-            obstacle=obstacle,
-            raised=raised,
+            **parts,
         )
         self._fresh = []
         self._file.write(msgspec.json.encode(line).decode() + "\n")
@@ -390,6 +407,7 @@ def assemble(path: Path, case: AnyCase, step: int | None = None, *, holes: bool 
         calls=tuple(_made(last)),
         answer=next((line.answer for line in last[ends + 1 :] if line.answer is not None), None),
         written=next((line.written for line in last[ends + 1 :] if line.written), ()),
+        expected=next((line.expected for line in last[ends + 1 :] if line.expected), ()),
         mode=last[-1].mode,
         guard=case.guard,
         outputs=case.outputs,

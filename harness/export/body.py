@@ -20,6 +20,7 @@ from attnfuzz.reference.calls import (
     Call,
     CallAnswer,
     CallCase,
+    ExpectedTensor,
     ExpectedWrite,
     View,
     content_of,
@@ -45,7 +46,7 @@ _TAKEN = frozenset(
         "strided",
         "torch",
     }
-    | {"compare_cache", "result"}
+    | {"compare_cache", "compare_tensor", "result"}
 )
 """Names that a script defines and the function uses: buffers get others."""
 
@@ -187,6 +188,9 @@ class _Writer:
             lines += self._results(self._calls.answer) if self._run else self._answer(self._calls.answer, reached)
         if written:
             lines += self._caches(written)
+        expected = [each for each in self._calls.expected if each.view.buffer in reached]
+        if expected:
+            lines += self._tensors(expected)
         return "\n".join(lines)
 
     def _writes(self, writes: Iterable[Buffer], when: str) -> list[str]:
@@ -291,6 +295,15 @@ class _Writer:
             arguments = ", ".join([quoted(each.name), f"before[{index}]", *views])
             calls.append(f"        compare_cache({arguments}),")
         # For each new token: page, slot, request and token, and its least and greatest value.
+        return [*lines, "    wrong = [", *calls, "    ]", "    return any(wrong)"]
+
+    def _tensors(self, expected: Iterable[ExpectedTensor]) -> list[str]:
+        """Return the lines that call compare_tensor(), and those of the right contents and their bounds."""
+        lines, calls = [], []
+        for each in expected:
+            views = [view for view in (each.view, each.right, each.bound) if view is not None]
+            lines += self._elements(view.buffer for view in views[1:])
+            calls.append(f"        compare_tensor({', '.join([quoted(each.name), *map(self._view, views)])}),")
         return [*lines, "    wrong = [", *calls, "    ]", "    return any(wrong)"]
 
     def _argument(self, name: str, value: Argument) -> str:

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -239,13 +240,25 @@ def _without_attnfuzz(source: str) -> str:
     while more := [node for node in body if node not in dropped and (_imported(node) or gone & _used(node))]:
         dropped += more
         gone.update(*(_bound(node) - STUBS.keys() for node in more))
-    lines = source.splitlines()
+    # Packages that these alone use may be missing where a script runs.
+    lost = set().union(*map(_used, dropped)) - set().union(*(_used(node) for node in body if node not in dropped))
+    dropped += [node for node in body if isinstance(node, ast.Import | ast.ImportFrom) and _bound(node) & lost]
+    lines: list[str | None] = list(source.splitlines())
     for node in dropped:
         first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))])
         for number in range(first - 1, node.end_lineno or first):
-            lines[number] = ""
-        lines[first - 1] = "\n\n\n".join(STUBS[name] for name in sorted(_imported(node) & STUBS.keys()))
-    return "\n".join(lines).rstrip() + "\n"
+            lines[number] = None
+        stubs = [STUBS[name] for name in sorted(_imported(node) & STUBS.keys())]
+        lines[first - 1] = "\n\n\n".join(stubs) or None
+    return "\n".join(_closed_up(lines)).rstrip() + "\n"
+
+
+def _closed_up(lines: Iterable[str | None]) -> Iterator[str]:
+    """Yield lines without those that are None, around which at most two blank ones are kept."""
+    for gap, run in groupby(lines, key=lambda line: not line):
+        kept = list(run)
+        blank = [line for line in kept if line is not None]
+        yield from blank[:2] if gap and len(blank) < len(kept) else blank
 
 
 def _imported(node: ast.stmt) -> set[str]:

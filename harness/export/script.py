@@ -11,7 +11,7 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.export.body import ScriptContents, body_of, reached_by
 from attnfuzz.harness.export.carried import CannotExport, CarriedFile
 from attnfuzz.harness.export.judging import judging_of
-from attnfuzz.harness.export.python_source import in_docstring, quoted, source, standard_imports
+from attnfuzz.harness.export.python_source import in_docstring, inlined, quoted, source, standard_imports
 from attnfuzz.harness.export.runs import Runs
 from attnfuzz.harness.export.target import Target, flashinfer_parts, native_parts
 from attnfuzz.harness.files.templates import environment_of
@@ -19,6 +19,7 @@ from attnfuzz.harness.memory.poison import poison
 from attnfuzz.harness.verdict.failures import DAMAGES, DEATHS, Observation
 from attnfuzz.harness.verdict.recurrence import MOST_SECONDS, Recurrence, Rerun
 from attnfuzz.kernels.interface.backend import Backend
+from attnfuzz.reference import elements
 from attnfuzz.reference.calls import REPLAY, CallCase, View, named_views
 
 MAX_BYTES = 64 << 20
@@ -96,6 +97,7 @@ def render_script(
         related=first is not None,
         judged=calls.answer is not None and first is None,
         cached=bool(calls.written),
+        elementwise=inlined((elements,), ("over_bound",), {}) if calls.expected else "",
         child=parts.more["native"],
         poison=_poison(calls, parts.left_out),
         read_only=_read_only(calls, backend, parts.left_out),

@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING
 
 from attnfuzz.harness.calls.literal_calls import CallSession, answered_geometry
 from attnfuzz.harness.family import Edit, Family
+from attnfuzz.harness.judge.compared import judge_compared
 from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.judge.terms import JudgingTerms
 from attnfuzz.harness.reduce.search import CALL_EDITS
 from attnfuzz.harness.triage.variants import Way, ways_of_calls
 from attnfuzz.harness.verdict.describe import describe_calls
 from attnfuzz.kernels.interface.backend import Backend, Bench, Session
+from attnfuzz.kernels.interface.compared import ComparedResult
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.dtypes import DType
 
@@ -23,8 +25,8 @@ class CallsFamily(Family[CallCase]):
 
     case_type = CallCase
 
-    result_type = CallCase
-    """Its sessions have the results of other families."""
+    result_type = ComparedResult
+    """Its sessions may have the results of other families as well."""
 
     def noise_dtype(self, case: CallCase) -> DType | None:
         return None if case.answer is None else answered_geometry(case).dtype
@@ -32,8 +34,8 @@ class CallsFamily(Family[CallCase]):
     def open(self, case: CallCase, backend: Backend, bench: Bench) -> Session:
         return CallSession(case, backend, bench)
 
-    def judge(self, case: object, result: object, terms: JudgingTerms) -> Judgement:
-        raise NotImplementedError("the family of a result judges it")
+    def judge(self, case: object, result: ComparedResult, terms: JudgingTerms) -> Judgement:
+        return judge_compared(result, terms)
 
     def runs(self, capability: object) -> bool:
         del capability

@@ -145,7 +145,7 @@ class Execution:
 
         def judge_step(result: object, terms: JudgingTerms) -> None:
             start, first = time.perf_counter(), firsts[terms.step]
-            compare = torch.inference_mode()(judging(result).compare)
+            compare = torch.inference_mode()(judging(result, self._case).compare)
             comparison = compare(self._kept[first], result, other, replaced(terms, step=first))
             account.observations += comparison.observations
             if comparison.margin is not None:
@@ -186,7 +186,7 @@ class Execution:
         # No tensor of the judge has a gradient. Without gradient bookkeeping, its small operations take a tenth less
         # time.
         with torch.inference_mode():
-            judgement = judging(result).judge(self._case, result, terms)
+            judgement = judging(result, self._case).judge(self._case, result, terms)
         if self._look is not None:
             self._look(terms.step, judgement, self._launcher.launched or [])
         if judgement.kept is not None:

@@ -196,69 +196,57 @@ class Forwards:
     def _run_forward(self, case: AnyCase, session: Session, index: int, mode: str, judge_step: JudgeStep) -> None:
         """Run one forward of a step and judge its output."""
         before, margins = len(self._account.observations), dict(self._account.margins)
-        late = case.late
-        stepped = self._step(session, index, mode, late=late)
+        stepped = self._step(case, session, index, mode)
         # Attending again, on the correct contents, is reached in the same way.
         way_to = self._launcher.ways()
         if stepped is not None:
             # A death from now on must not be blamed on the last kernel.
             self._write(b"")
-            self._judge_stepped(case, stepped, index, mode, judge_step, late=late)
+            self._judge_stepped(case, stepped, index, mode, judge_step)
         found = with_broken(self._account.observations[before:], self._launcher.broken)
         self._account.observations[before:] = (_with_way(each, way_to(each.kernel)) for each in found)
-        if stepped is not None and not _persists(stepped.output):
+        if stepped is not None and not _persists(stepped.output, case):
             self._account.pass_over(case.past, before, margins)
 
-    def _judge_stepped(
-        self,
-        case: AnyCase,
-        stepped: _Stepped,
-        index: int,
-        mode: str,
-        judge_step: JudgeStep,
-        *,
-        late: bool,
-    ) -> None:
+    def _judge_stepped(self, case: AnyCase, stepped: _Stepped, index: int, mode: str, judge_step: JudgeStep) -> None:
         if isinstance(stepped.output, WrittenThenAttended):
-            again = self._attended(case, stepped.output, index, mode, late=late)
+            again = self._attended(case, stepped.output, index, mode)
             if again is None:
                 return
             stepped = again
         if self._tracer is not None:
-            judging(stepped.output).record(case, stepped.output, self._tracer)
+            judging(stepped.output, case).record(case, stepped.output, self._tracer)
         judge_step(stepped.on_host.result(), self._terms(index, mode))
 
     def _is_right(self, case: AnyCase, written: WrittenCache, index: int, mode: str) -> bool:
         """Judge the first part of a result, by all tiers. Returns whether it is right."""
         terms = self._terms(index, mode)
-        judgement = judging(written).judge(case, written, replaced(terms, tiers=ALL_TIERS))
+        judgement = judging(written, case).judge(case, written, replaced(terms, tiers=ALL_TIERS))
         if Tier.T0 in terms.tiers:
             self._account.add(judgement)
         return not judgement.observations
 
-    def _attended(
-        self, case: AnyCase, result: WrittenThenAttended, index: int, mode: str, *, late: bool
-    ) -> _Stepped | None:
+    def _attended(self, case: AnyCase, result: WrittenThenAttended, index: int, mode: str) -> _Stepped | None:
         """Return the attention of a step on the correct contents, or None if it failed. A trace gets the failure."""
         before = len(self._account.observations)
         if self._is_right(case, result.written, index, mode):
             return _Stepped(result.output, on_host(result.output))
         if self._tracer is not None and not are_past(self._account.observations[before:], case.past):
-            judging(result.written).record(case, result.written, self._tracer)
+            judging(result.written, case).record(case, result.written, self._tracer)
             return None
-        again = self._step(_Again(result.attend_again), index, mode, late=late)
+        again = self._step(case, _Again(result.attend_again), index, mode)
         self._write(b"")
         return again
 
-    def _step(self, session: Session, index: int, mode: str, *, late: bool) -> _Stepped | None:
+    def _step(self, case: AnyCase, session: Session, index: int, mode: str) -> _Stepped | None:
         self._launcher.begin_step(index, mode)
         damage: list[Pending[list[Damage]]] = []
 
         def forward() -> _Stepped | None:
-            with self._place.late() if late else contextlib.nullcontext() as self._launcher.gate:
+            with self._place.late() if case.late else contextlib.nullcontext() as self._launcher.gate:
                 try:
                     output = session.forward(index)
-                    return None if output is None else _Stepped(_complete(output), on_host(output))
+                    return None if output is None else _Stepped(_complete(output, case), on_host(output))
                 finally:
                     damage.append(self._memory.damage())
 
@@ -313,16 +301,16 @@ def _absent_package(error: ModuleNotFoundError) -> str | None:
     return None
 
 
-def judging(result: object) -> Family[Any]:
-    """Return the family that judges a result."""
-    family = family_judging(result)
+def judging(result: object, case: AnyCase) -> Family[Any]:
+    """Return the family that judges a result of a case."""
+    family = family_judging(result, case)
     assert family is not None
     return family
 
 
-def _persists(result: Result) -> bool:
+def _persists(result: Result, case: AnyCase) -> bool:
     """Return whether later steps use a wrong result. Writes are corrected before their step attends."""
-    return not isinstance(result, WrittenThenAttended) and judging(result).persists
+    return not isinstance(result, WrittenThenAttended) and judging(result, case).persists
 
 
 def _with_way(found: Observation, way: str) -> Observation:
@@ -348,12 +336,12 @@ def raised(
     )
 
 
-def _complete(output: Any) -> Any:
+def _complete(output: Any, case: AnyCase) -> Any:
     """Return a session's output if it has all judged parts. Raises TypeError."""
     if isinstance(output, WrittenThenAttended):
-        _complete(output.output)
+        _complete(output.output, case)
         return output
-    family = family_judging(output)
+    family = family_judging(output, case)
     if family is None:
         return checked(output, Output, "output")
     family.check(output)

@@ -90,7 +90,7 @@ def _padding(step: Step) -> str:
 def describe_calls(case: CallCase, *, notes: bool = True) -> str:
     """Return lines for the case and each of its calls, with the shapes of tensors and scalars, and for its notes."""
     lines = [f"case {case_id(case)} for {case.backend}, made of calls", *call_lines(case)]
-    if case.answer is None:
+    if not case.judged:
         lines.append("No correct output is given: only accesses, canaries, inputs and exceptions are checked.")
     if notes:
         lines += [_wrapped(text, "note      ") for text in case.notes]

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from attnfuzz.kernels.interface.compared import ComparedResult
 from attnfuzz.kernels.interface.library_call import LibraryCall
 from attnfuzz.reference import nvfp4
 from attnfuzz.reference.capability import Capability
@@ -328,7 +329,7 @@ class WrittenThenAttended:
     attend_again: Callable[[], Output]
 
 
-Result = Output | WrittenCache | WrittenThenAttended
+Result = Output | WrittenCache | WrittenThenAttended | ComparedResult
 """The result of a step."""
 
 

@@ -21,6 +21,20 @@ def attnfuzz(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
 
 
+def scripts(folder: Path, finding: Path) -> None:
+    """Export the finding, and the same case on the right kernel: scripts that need neither attnfuzz nor the package."""
+    (folder / "right.json").write_text((finding / "case.json").read_text().replace("copy_wrong", "copy"))
+    for case, code, words in ((finding, 1, "seen: out: 4 of 20 elements are wrong"), ("right.json", 0, "out: 0 of 20")):
+        made = attnfuzz(folder, "export", str(case), "--carry", str(PACKAGE / "copy_op.py"), "--output", "repro.py")
+        assert made.returncode == 0, made.stdout + made.stderr
+        text = (folder / "repro.py").read_text()
+        assert "import hypothesis" not in text
+        assert "from attnfuzz" not in text
+        command = [sys.executable, "-I", "repro.py"]
+        ran = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
+        assert (ran.returncode, words in ran.stdout) == (code, True), ran.stdout + ran.stderr
+
+
 def test_a_wrong_copy_is_found_minimized_replayed_and_reported(tmp_path: Path) -> None:
     ended = attnfuzz(tmp_path, "fuzz", "--backend", "copy_wrong", "--examples", "60", "--jobs", "1")
     text = ended.stdout + ended.stderr
@@ -36,6 +50,7 @@ def test_a_wrong_copy_is_found_minimized_replayed_and_reported(tmp_path: Path) -
     assert right.returncode == 0, right.stdout + right.stderr
     refused = attnfuzz(tmp_path, "replay", str(finding), "--backend", "torch_sdpa")
     assert "torch_sdpa does not support cases of other ops" in refused.stdout + refused.stderr
+    scripts(tmp_path, finding)
     page = next((tmp_path / "attnfuzz-out").rglob("report.html")).read_text()
     assert '<svg class="copy"><text>5 rows</text></svg>' in page
     report = attnfuzz(tmp_path, "report")

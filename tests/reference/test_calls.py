@@ -17,6 +17,7 @@ from attnfuzz.reference.calls import (
     CallCase,
     Drawn,
     Expected,
+    ExpectedTensor,
     View,
     check_content,
     content_of,
@@ -59,11 +60,15 @@ CALL = Call(
     writes=(Buffer(name="seq_lens", dtype=DType.INT32, size=1, values=(2,)),),
 )
 CASE = CallCase(backend="torch_sdpa", buffers=BUFFERS, calls=(CALL,), answer=ANSWER)
+EXPECTED = ExpectedTensor(
+    name="out", view=view("out", 3, 8), right=view("out", 3, 8, stride=(0, 1)), bound=view("lse", 3, 1)
+)
 
 
 def test_a_case_that_can_exist_is_accepted() -> None:
     validate_calls(CASE)
     validate_calls(replace(CASE, answer=None))
+    validate_calls(replace(CASE, answer=None, expected=(EXPECTED,)))
 
 
 @pytest.mark.parametrize(
@@ -136,6 +141,10 @@ def with_answer(**changes: object) -> CallCase:
     return replace(CASE, answer=replace(ANSWER, **changes))
 
 
+def with_tensor(**changes: object) -> CallCase:
+    return replace(CASE, answer=None, expected=(replace(EXPECTED, **changes),))
+
+
 def with_request(**changes: object) -> CallCase:
     return with_answer(requests=(replace(REQUEST, **changes),))
 
@@ -176,6 +185,12 @@ def with_request(**changes: object) -> CallCase:
         (with_request(first_row=2), "must lie in the 3 rows"),
         (with_request(query=view("lse", 1, 1, 4)), "must give rows of"),
         (with_request(key=view("q", 3, 1, 4)), "out and q must be alike, and K and V"),
+        (with_tensor(right=view("q", 2, 8)), "expected: right is (2, 8): must be bfloat16 [3, 8]"),
+        (with_tensor(right=view("kv", 3, 8)), "must be bfloat16 [3, 8]"),
+        (with_tensor(bound=view("lse", 2, 1)), "must be float32 or float64, and broadcast to [3, 8]"),
+        (with_tensor(bound=view("lse", 1, 3, 1)), "must be float32 or float64, and broadcast to [3, 8]"),
+        (with_tensor(bound=view("out", 3, 1)), "must be float32 or float64, and broadcast to [3, 8]"),
+        (with_tensor(view=view("nobody", 3, 8)), "must name one of the buffers"),
     ],
 )
 def test_a_case_that_can_not_exist_is_refused(case: CallCase, words: str) -> None:

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from attnfuzz.harness.family import Family
+from attnfuzz.harness.judge.compared import judge_compared
 from attnfuzz.harness.judge.judge import Judgement
-from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.interface.backend import Fill, Op
+from attnfuzz.kernels.interface.compared import ComparedResult, ComparedTensor
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.contract import Contract
@@ -51,13 +52,6 @@ class CopyCapability(NamedTuple):
         return None if isinstance(case, CopyCase) else "cases of other ops"
 
 
-class Copied(NamedTuple):
-    """The copy, and the right one."""
-
-    out: torch.Tensor
-    right: torch.Tensor
-
-
 def copy_rows(source: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> None:
     torch.index_select(source, 0, index, out=out)
 
@@ -86,7 +80,7 @@ class CopyBackend:
         self.case, self.bench = case, bench
         return self
 
-    def forward(self, _: int) -> Copied:
+    def forward(self, _: int) -> ComparedResult:
         rows = self.case.rows
         draws = torch.Generator().manual_seed(self.case.seed)
         source = self.bench.memory.copy("source", torch.randn(rows, 4, generator=draws))
@@ -95,13 +89,13 @@ class CopyBackend:
         self.bench.launcher.launch(
             self.ops["copy_rows"], source=source, index=self.bench.memory.copy("index", index), out=out
         )
-        return Copied(out, source[index])
+        return ComparedResult((ComparedTensor("out", out, source[index]),))
 
 
 class CopyFamily(Family[CopyCase]):
     """Copies of rows."""
 
-    case_type, result_type = CopyCase, Copied
+    case_type, result_type = CopyCase, ComparedResult
     backends: Any = (CopyBackend("copy", copy_rows), CopyBackend("copy_wrong", copy_rows_wrong))
     table = FeatureTable(
         of_case(
@@ -118,11 +112,11 @@ class CopyFamily(Family[CopyCase]):
         rows, seeds = st.integers(1, 64), st.integers(0, 1 << 31)
         return st.builds(CopyCase, backend=st.just(backend), rows=rows, backwards=st.booleans(), seed=seeds)
 
-    def judge(self, case: Any, result: Copied, terms: Any) -> Judgement:
-        wrong = (result.out != result.right).any(1).nonzero().flatten().tolist()
-        text = f"row {wrong[0]} is not the row at its index" if wrong else ""
-        found = [terms.report(kind=Kind.WRITE_MISMATCH, place="out", message=text, tier="T0")] if wrong else []
-        return Judgement(tuple(found), {}, case.rows, 0.0, 0.0)
+    def judge(self, case: Any, result: ComparedResult, terms: Any) -> Judgement:
+        return judge_compared(result, terms)
+
+    def record(self, case: Any, result: ComparedResult, tracer: Any) -> None:
+        tracer.compared(result)
 
     def edits(self, capability: Any) -> Any:
         return (lambda case: (case.having(rows=rows) for rows in range(1, case.rows)),)

@@ -21,6 +21,7 @@ from attnfuzz.reference.geometry import KvLayout
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 
 SOURCE = '''"""My kernel."""
+import json
 import torch
 from attnfuzz import Capability, FunctionBackend, Unsupported
 from attnfuzz.reference.case import Mode as M
@@ -46,7 +47,7 @@ def uses_ours():
 
 
 class Wrapped:
-    default = CAN
+    default = CAN, json.dumps
 
 
 MINE = FunctionBackend(attend, CAN)
