@@ -213,7 +213,7 @@ class Campaign:
             yield JobFailed(at=self._clock(), job=failure.number, text=failure.text, fixable=failure.fixable)
         yield from self._keep_pending()
         for name in self._scripting.waiting:
-            yield from self._filing.hand_over(name, HandedOver(script=None, obstacle=NOT_MADE))
+            yield from self._filing.without_script(name, NOT_MADE)
         if failure is None and not self._cut_short:
             yield from self._tell_undone()
             yield from remarks_on(self._ledger, self._standing, self._past)
@@ -345,8 +345,7 @@ class Campaign:
                 self._undone.checked(finding)
                 yield from self._filing.check(message)
             case HandedOver():
-                name, run.unscripted = run.unscripted, ""
-                if name:
+                if name := run.unscripted.pop((message.fingerprint, message.case), ""):
                     yield from self._filing.hand_over(name, message)
             case Suspect() | Lost() | Caught():
                 yield from self._take_suspect(run, message)
@@ -426,7 +425,7 @@ class Campaign:
     def _file(self, run: UnderWay, caught: Caught) -> Iterator[Event]:
         event = self._filing.file(caught)
         if isinstance(event, FindingFiled) and self._plan.trial is None:
-            run.unscripted = event.name
+            run.unscripted[caught.fingerprint, caught.case] = event.name
         yield event
         if isinstance(event, FindingFiled) and self._plan.trial is None:
             yield from self._growth.keep_failure(event.case)
@@ -436,7 +435,7 @@ class Campaign:
         assert run.task.minimized is not None
         for event in self._filing.minimize(run.task.minimized.name, caught):
             if isinstance(event, FindingMinimized):
-                run.unscripted = event.finding.name
+                run.unscripted[caught.fingerprint, caught.case] = event.finding.name
             yield event
             if isinstance(event, FindingMinimized):
                 yield from self._growth.keep_failure(event.finding.case)
@@ -473,8 +472,8 @@ class Campaign:
         if run is not None:
             for key in self._tasks.cut_off(run):
                 yield self._filing.keep(self._knowledge.pending[key], JOB_KILLED)
-            if run.task.scripted is not None and run.unscripted:
-                yield from self._filing.hand_over(run.unscripted, HandedOver(script=None, obstacle=KILLED_BY_SCRIPT))
+            for name in run.unscripted.values() if run.task.scripted is not None else ():
+                yield from self._filing.without_script(name, KILLED_BY_SCRIPT)
             if not run.task.replays:
                 yield from self._end_slice(run, run.so_far(self._clock()))
             elif not self._tasks.put_back(run):

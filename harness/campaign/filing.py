@@ -72,10 +72,17 @@ class Filing:
 
     def hand_over(self, name: str, handed: HandedOver) -> Iterator[ScriptMade | FindingTriaged]:
         """Add a script, or the reason why there is none, to the finding `name`, and whose fault it is."""
-        self.archive.add_script(name, handed.script, handed.obstacle)
-        yield ScriptMade(at=self.clock(), name=name, kept=handed.script is not None, obstacle=handed.obstacle)
+        yield self._add_script(name, handed.script, handed.obstacle)
         if handed.blame is not None:
             yield FindingTriaged(at=self.clock(), name=name, blame=handed.blame)
+
+    def without_script(self, name: str, obstacle: str) -> Iterator[ScriptMade]:
+        """Add the reason why there is no script to the finding `name`."""
+        yield self._add_script(name, None, obstacle)
+
+    def _add_script(self, name: str, script: str | None, obstacle: str) -> ScriptMade:
+        self.archive.add_script(name, script, obstacle)
+        return ScriptMade(at=self.clock(), name=name, kept=script is not None, obstacle=obstacle)
 
     def minimize(self, name: str, caught: Caught) -> Iterator[FindingMinimized | CausesMerged]:
         """File a caught failure in place of the finding `name`, which was not minimized before.

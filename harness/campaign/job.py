@@ -30,7 +30,7 @@ class _Terminated(BaseException):
 def main() -> None:
     """Read a Setup and then slices from standard input until it ends. Writes messages to standard output."""
     fork_ahead()
-    from attnfuzz.harness.campaign.scripts import handed_over  # noqa: PLC0415 - the nursery has no use for it
+    from attnfuzz.harness.campaign.scripts import hand_over  # noqa: PLC0415 - the nursery has no use for it
     from attnfuzz.harness.search.hunter import Hunter  # noqa: PLC0415 - likewise
 
     orders, replies = sys.stdin.buffer, _private_stdout()
@@ -49,7 +49,7 @@ def main() -> None:
 
     gpu_gone.on_waiting = lambda seconds: tell(DriverAwaited(seconds=seconds, last=last()))
     try:
-        with Hunter(setup, tell, handed_over) as hunter:
+        with Hunter(setup, tell, hand_over) as hunter:
             tell(Ready())
             collect_garbage_less()
             for line in orders:

@@ -44,7 +44,7 @@ class Scripting:
     def next(self, at: float, ended: float, under_way: Collection[UnderWay]) -> UnderWay | None:
         """Return the next slice of a campaign that will have `ended`, or None if no script waits or no time is left."""
         seconds = ended - SECONDS_TO_HAND_OVER - at
-        held = {run.unscripted for run in under_way}
+        held = {name for run in under_way for name in run.unscripted.values()}
         free = [each for name, each in self._waiting.items() if name not in held]
         if not free or seconds <= 0:
             return None
@@ -57,7 +57,7 @@ class Scripting:
             scripted=_caught(finding),
             seconds=seconds,
         )
-        return UnderWay(task, since=at, unscripted=finding.name)
+        return UnderWay(task, since=at, unscripted={(finding.fingerprint, finding.case): finding.name})
 
 
 def _caught(finding: FindingFiled) -> Caught:

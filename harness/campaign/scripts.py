@@ -5,7 +5,7 @@ import time
 from msgspec.structs import replace
 
 from attnfuzz.harness.export import CannotExport, Exporter
-from attnfuzz.harness.export.proof import prove
+from attnfuzz.harness.export.proof import Proving
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.messages import Caught, HandedOver
 from attnfuzz.harness.triage.run import blamed_for
@@ -22,33 +22,64 @@ LEAST_SECONDS = 5.0
 _MOST_SENTENCES = 2
 
 
-def handed_over(caught: Caught, runner: Runner, seconds: float) -> HandedOver:
-    """Make a script as `script_of` does, and find out whose fault it is unless the cause is known. Runs the case."""
-    began = time.monotonic()
-    handed = script_of(caught, runner, seconds)
-    triaged = not caught.cause and seconds - (time.monotonic() - began) >= LEAST_SECONDS
-    return replace(handed, blame=blame_of(caught, runner)) if triaged else handed
+class ScriptRun:
+    """A failure with its script, which runs beside the search to show it, until `deadline` (`time.monotonic`).
 
-
-def script_of(caught: Caught, runner: Runner, seconds: float) -> HandedOver:
-    """Make a script with the kernels' source or FlashInfer's functions, and run it if there are `seconds` left.
-
-    Runs the case. A script that does not show the failure is not kept, unless this is flaky or there was no time.
+    `handed` is the result if it does not run.
     """
+
+    def __init__(self, handed: HandedOver, deadline: float, *, flaky: bool) -> None:
+        self._handed, self._deadline, self._flaky = handed, deadline, flaky
+        self._proving: Proving | None = None
+
+    def poll(self, seconds: float) -> HandedOver | None:
+        """Return the result, or None if it is not known in `seconds`. The first call starts the script.
+
+        A script that does not show the failure is not kept, unless this is flaky or there was no time.
+        """
+        script = self._handed.script
+        if script is None:
+            return self._handed
+        if self._proving is None:
+            left = self._deadline - time.monotonic()
+            if left < LEAST_SECONDS:
+                return replace(self._handed, obstacle="it was not run: no time was left")
+            self._proving = Proving(script, min(left, MOST_SECONDS))
+        proof = self._proving.proof(seconds)
+        if proof is None:
+            return None
+        keep = proof.shows or proof.code is None or self._flaky
+        return replace(self._handed, script=script if keep else None, obstacle=proof.obstacle)
+
+    def close(self) -> None:
+        """End the script, if it runs."""
+        if self._proving is not None:
+            self._proving.close()
+            self._proving = None
+
+
+def hand_over(caught: Caught, runner: Runner, seconds: float) -> ScriptRun:
+    """Make a script of a failure, and find out whose fault it is unless the cause is known. Runs the case."""
+    deadline = time.monotonic() + seconds
+    handed = script_of(caught, runner)
+    if not caught.cause and deadline - time.monotonic() >= 2 * LEAST_SECONDS:
+        handed = replace(handed, blame=blame_of(caught, runner))
+    return ScriptRun(handed, deadline, flaky=caught.recurrence is not None)
+
+
+def script_of(caught: Caught, runner: Runner) -> HandedOver:
+    """Make a script with the kernels' source or FlashInfer's functions, which was not run. Runs the case."""
+    script, obstacle = None, ""
     try:
         exporter = Exporter(caught.case, runner, failed=caught.observation, recurrence=caught.recurrence)
         script = exporter.best_script()
-    except CannotExport as obstacle:
-        return HandedOver(script=None, obstacle=str(obstacle))
+    except CannotExport as error:
+        obstacle = str(error)
     except HandlerError as error:
         # The failure is a finding even if tracing its calls breaks.
         runner.renew()
-        return HandedOver(script=None, obstacle=f"tracing its calls failed: {error}")
-    if seconds < LEAST_SECONDS:
-        return HandedOver(script=script, obstacle="it was not run: no time was left")
-    proof = prove(script, min(seconds, MOST_SECONDS))
-    unsettled = proof.code is None or caught.recurrence is not None
-    return HandedOver(script=script if proof.shows or unsettled else None, obstacle=proof.obstacle)
+        obstacle = f"tracing its calls failed: {error}"
+    return HandedOver(fingerprint=caught.fingerprint, case=caught.case, script=script, obstacle=obstacle)
 
 
 def blame_of(caught: Caught, runner: Runner) -> Blamed | None:

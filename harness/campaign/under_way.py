@@ -15,8 +15,8 @@ SuspectKey = tuple[Fingerprint, AnyCase]
 class UnderWay:
     """A job's results so far on `task`, which started at `since`.
 
-    `again` are the suspects that the slice reruns, `suspects` its own unsettled ones. `unscripted` is the finding whose
-    script is being made, if any.
+    `again` are the suspects that the slice reruns, `suspects` its own unsettled ones. `unscripted` are the
+    findings whose scripts are being made, by their failures.
     """
 
     task: Slice
@@ -24,7 +24,7 @@ class UnderWay:
     again: tuple[SuspectKey, ...] = ()
     tally: Tally = field(default_factory=Tally)
     suspects: dict[Fingerprint, Suspect] = field(default_factory=dict)
-    unscripted: str = ""
+    unscripted: dict[SuspectKey, str] = field(default_factory=dict)
 
     def started(self, job: int) -> SliceStarted:
         """Return the event of its start."""

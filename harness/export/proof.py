@@ -1,5 +1,7 @@
 """Running an exported script as its reader will: in a fresh process, without attnfuzz, within a time limit."""
 
+import contextlib
+import math
 import os
 import subprocess
 import sys
@@ -60,35 +62,58 @@ class Proof:
         return f"it could not run (exit code {self.code}{f': {said}' if said else ''})"
 
 
-def prove(script: str, seconds: float) -> Proof:
-    """Run a script for at most `seconds`.
+class Proving:
+    """A script that runs beside this process, for at most `seconds`.
 
     The environment is this process's, without its Python settings, except that folders of installed packages stay
     importable: a library may be on PYTHONPATH alone.
     """
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="attnfuzz-script-") as folder:
-        path, output = Path(folder, "repro.py"), Path(folder, "printed")
-        path.write_text(script)
-        with output.open("wb") as file:
-            # A group of its own: a script forks, and its child must end with it. The session is that of the job, which
-            # may be killed.
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-c", _WITHOUT_ATTNFUZZ, str(path), os.pathsep.join(_folders_of_packages())],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                cwd=folder,
-                process_group=0,
-            )
-            try:
-                code: int | None = process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                code = None
-            finally:
-                left_behind.end_group(process)
-        printed = output.read_text(errors="replace")
-    return Proof(code, printed, time.monotonic() - began)
+
+    def __init__(self, script: str, seconds: float) -> None:
+        self._began = time.monotonic()
+        self._deadline = self._began + seconds
+        with contextlib.ExitStack() as opened:
+            folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="attnfuzz-script-"))
+            path, self._output = Path(folder, "repro.py"), Path(folder, "printed")
+            path.write_text(script)
+            with self._output.open("wb") as file:
+                # A group of its own: a script forks, and its child must end with it. The session is that of the job,
+                # which may be killed.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-c", _WITHOUT_ATTNFUZZ, str(path), os.pathsep.join(_folders_of_packages())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    cwd=folder,
+                    process_group=0,
+                )
+            self._opened = opened.pop_all()
+
+    def close(self) -> None:
+        """End the script, if it still runs, and delete its folder."""
+        left_behind.end_group(self._process)
+        self._opened.close()
+
+    def proof(self, seconds: float = math.inf) -> Proof | None:
+        """Return the script's result when it has ended or its time is over. Returns None if neither is in `seconds`."""
+        left = self._deadline - time.monotonic()
+        try:
+            code: int | None = self._process.wait(max(0.0, min(seconds, left)))
+        except subprocess.TimeoutExpired:
+            if seconds < left:
+                return None
+            code = None
+        # Its child may hold the output open.
+        left_behind.end_group(self._process)
+        return Proof(code, self._output.read_text(errors="replace"), time.monotonic() - self._began)
+
+
+def prove(script: str, seconds: float) -> Proof:
+    """Run a script for at most `seconds`, as `Proving` does."""
+    with contextlib.closing(Proving(script, seconds)) as proving:
+        proof = proving.proof()
+    assert proof is not None, "its time is limited"
+    return proof
 
 
 def _folders_of_packages() -> list[str]:

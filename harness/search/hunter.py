@@ -2,8 +2,9 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import Self
+from typing import Protocol, Self
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.family import family_of
@@ -19,20 +20,35 @@ from attnfuzz.strategies.coverage import pairs_in
 SECONDS_FOR_SCRIPT = 10.0
 """Minimum time that a slice must have for the script of a failure. Otherwise the main process asks for it later."""
 
-HandOver = Callable[[Caught, Runner, float], HandedOver]
-"""Makes a script of a failure, runs it, and finds out whose fault it is, all within about this number of seconds."""
+
+class Handing(Protocol):
+    """A failure that is handed over as soon as its script has run, beside the search."""
+
+    def poll(self, seconds: float) -> HandedOver | None:
+        """Return the result, or None if it is not known in `seconds`. The first call starts the script."""
+        ...
+
+    def close(self) -> None:
+        """End the script, if it runs."""
+        ...
+
+
+HandOver = Callable[[Caught, Runner, float], Handing]
+"""Makes a script of a failure that is to run within this number of seconds, and finds out whose fault it is."""
 
 
 class Hunter:
     """Runs slices one at a time, and sends their messages. Raises Runner's errors.
 
-    `hand_over` makes scripts and triages here, where workers are ready: the main process does not wait for them.
+    `hand_over` makes scripts and triages here, where workers are ready: the main process does not wait for them. A
+    script runs beside the search, one at a time, and a slice ends with its last one.
     """
 
     def __init__(self, setup: JobSetup, tell: Callable[[AnyMessage], None], hand_over: HandOver) -> None:
         self._setup = setup
         self._tell = tell
         self._hand_over = hand_over
+        self._handing: deque[Handing] = deque()
         self._novelty = Novelty(lambda case: family_of(case).pair_bits(case), pairs_in)
         self._ran_last = setup.backends[0]
         self._runner = Runner(
@@ -49,7 +65,9 @@ class Hunter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the workers."""
+        """Stop the workers, and the scripts."""
+        for handing in self._handing:
+            handing.close()
         self._runner.close()
 
     @property
@@ -69,7 +87,8 @@ class Hunter:
         self._ran_last = task.backend
         began = time.monotonic()
         if task.scripted is not None:
-            self._tell(self._hand_over(task.scripted, self._runner, _seconds_left(task, task.seconds, began)))
+            self._hand(task.scripted, _seconds_left(task, task.seconds, began))
+            self._send_handed(math.inf)
             return SliceDone(tally=Tally(), stopped_early=False, seconds=time.monotonic() - began, unsupported={})
 
         def tell(message: AnyMessage) -> None:
@@ -77,7 +96,8 @@ class Hunter:
             if isinstance(message, Caught) and not task.first_only:
                 left = _seconds_left(task, task.shrink_seconds, began)
                 if left >= SECONDS_FOR_SCRIPT:
-                    self._tell(self._hand_over(message, self._runner, left))
+                    self._hand(message, left)
+            self._send_handed(0.0)
 
         hunt = Hunt(
             task,
@@ -89,7 +109,25 @@ class Hunter:
             explained=self._runner.explained,
             ledger=self._setup.ledger,
         )
-        return hunt.run(drawn_cases(task.backend, self._setup.guard, task.lean))
+        done = hunt.run(drawn_cases(task.backend, self._setup.guard, task.lean))
+        self._send_handed(math.inf)
+        return done
+
+    def _hand(self, caught: Caught, seconds: float) -> None:
+        """Make the script of a failure, which runs when those before it have ended."""
+        self._handing.append(self._hand_over(caught, self._runner, seconds))
+
+    def _send_handed(self, seconds: float) -> None:
+        """Send the failures whose scripts have run, in their order, and start the next script.
+
+        Waits for each script for `seconds`.
+        """
+        while self._handing:
+            handed = self._handing[0].poll(seconds)
+            if handed is None:
+                return
+            self._handing.popleft().close()
+            self._tell(handed)
 
 
 def _seconds_left(task: Slice, limit: float | None, began: float) -> float:

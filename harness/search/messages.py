@@ -234,12 +234,14 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
 
 
 class HandedOver(Message, frozen=True, kw_only=True, tag=True):
-    """For the failure caught last: a script that shows it without attnfuzz, and whose fault it is.
+    """For the failure with this fingerprint and case: a script that shows it without attnfuzz, and whose fault it is.
 
     `script` is None if there is none to keep. `obstacle` is the reason for that, or why the script is not known to show
     the failure; "" if it showed it. `blame` is None if the cause was known before, or there was no time.
     """
 
+    fingerprint: Fingerprint
+    case: AnyCase
     script: str | None
     obstacle: str = ""
     blame: Blamed | None = None

@@ -130,6 +130,12 @@ class RejectingJudge(FakeJudge):
         return Verdict(unsupported="no decode")
 
 
+def handed_over(caught: Caught) -> HandedOver:
+    """The failure with a script that prints the lengths of its case."""
+    script = f"print({kv_lens(caught.case)})"
+    return HandedOver(fingerprint=caught.fingerprint, case=caught.case, script=script)
+
+
 class FakeJobs:
     """Jobs in this process, one slice after the other, on a fake judge of the cases of `strategy`."""
 
@@ -144,14 +150,14 @@ class FakeJobs:
         """Run the slice to its end. Its failures have scripts."""
         self.slices.append(task)
         if task.scripted is not None:
-            self._messages.append((job, HandedOver(script=f"print({kv_lens(task.scripted.case)})")))
+            self._messages.append((job, handed_over(task.scripted)))
             self._messages.append((job, SliceDone(tally=Tally(), stopped_early=False, seconds=0.0, unsupported={})))
             return
 
         def tell(message: AnyMessage) -> None:
             self._messages.append((job, message))
             if isinstance(message, Caught):
-                self._messages.append((job, HandedOver(script=f"print({kv_lens(message.case)})")))
+                self._messages.append((job, handed_over(message)))
 
         hunt = Hunt(task, self._judge, tell)
         drawn = self._strategy.map(lambda case: replace(case, backend=task.backend))

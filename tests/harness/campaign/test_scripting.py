@@ -60,10 +60,10 @@ def test_a_finding_waits_until_its_script_was_tried(events: list[Event], waiting
 def test_new_causes_come_before_symptoms_and_known_ones() -> None:
     symptom, known = (replace(ONE, name=name) for name in ("symptom", "known"))
     waiting = scripting([replace(known, known="why"), replace(symptom, cause="one"), ONE])
-    order = []
+    order: list[str] = []
     under_way: list[UnderWay] = []
     while (run := waiting.next(10.0, 40.0, under_way)) is not None:
-        order.append(run.unscripted)
+        order.extend(run.unscripted.values())
         under_way.append(run)
         assert run.task.scripted is not None
         assert (run.task.kind, run.task.seconds) == (SliceKind.SCRIPTED, 30.0 - SECONDS_TO_HAND_OVER)

@@ -45,9 +45,9 @@ def test_a_finding_without_a_script_says_why(monkeypatch: pytest.MonkeyPatch, er
 
     monkeypatch.setattr(scripts, "Exporter", fail)
     runner = Renewed()
-    made = scripts.script_of(CAUGHT, cast("Runner", runner), 60.0)
-    assert made.script is None
-    assert str(error) in made.obstacle
+    handed = scripts.script_of(CAUGHT, cast("Runner", runner))
+    assert handed.script is None
+    assert str(error) in handed.obstacle
     assert runner.times == renewed
 
 
@@ -57,22 +57,43 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scripts, "Exporter", lambda *_, **__: exporter)
 
 
-def ran(monkeypatch: pytest.MonkeyPatch, proof: Proof) -> list[float]:
+class Proved:
+    """Stands in for the run of a script, which ends like `result`; lists the time limits of all."""
+
+    result: Proof | None
+    limits: list[float]
+
+    def __init__(self, _: str, seconds: float) -> None:
+        self.limits.append(seconds)
+
+    def proof(self, _: float) -> Proof | None:
+        return self.result
+
+    def close(self) -> None:
+        pass
+
+
+def ran(monkeypatch: pytest.MonkeyPatch, proof: Proof | None) -> list[float]:
     """Let each script end like this; return the time limits that scripts get."""
     limits: list[float] = []
-
-    def prove(_: str, seconds: float) -> Proof:
-        limits.append(seconds)
-        return proof
-
-    monkeypatch.setattr(scripts, "prove", prove)
+    monkeypatch.setattr(scripts, "Proving", type("", (Proved,), {"result": proof, "limits": limits}))
     return limits
+
+
+def made(caught: Caught, seconds: float) -> HandedOver | None:
+    """The result of a script for which so much time is left, as far as it is known."""
+    return scripts.hand_over(caught, cast("Runner", Renewed()), seconds).poll(0.0)
 
 
 FLAKY = Recurrence(way=Rerun.ALONE, runs=100, failed=3)
 
 
-@pytest.mark.usefixtures("exported")
+@pytest.fixture
+def untriaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripts, "blame_of", lambda *_: None)
+
+
+@pytest.mark.usefixtures("exported", "untriaged")
 @pytest.mark.parametrize(
     ("caught", "code", "kept", "words"),
     [
@@ -89,28 +110,43 @@ def test_a_script_is_kept_if_it_shows_the_failure_or_may_do_so(
     limits = ran(
         monkeypatch, Proof(code, "the fault shows" if code == 1 else "ImportError: torch\nit could not run", 40.0)
     )
-    made = scripts.script_of(caught, cast("Runner", Renewed()), 40.0)
-    assert (made.script is not None, made.obstacle) == (kept, words)
-    assert limits == [40.0]
+    handed = made(caught, 40.0)
+    assert handed is not None
+    assert (handed.fingerprint, handed.case) == (caught.fingerprint, caught.case)
+    assert (handed.script is not None, handed.obstacle) == (kept, words)
+    assert limits == [pytest.approx(40.0, abs=1.0)]
 
 
-@pytest.mark.usefixtures("exported")
+@pytest.mark.usefixtures("exported", "untriaged")
+def test_a_script_that_runs_has_no_result_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = ran(monkeypatch, None)
+    handing = scripts.hand_over(CAUGHT, cast("Runner", Renewed()), 40.0)
+    assert (handing.poll(0.0), handing.poll(0.0)) == (None, None)
+    assert len(limits) == 1
+
+
+@pytest.mark.usefixtures("exported", "untriaged")
 def test_a_script_for_which_no_time_is_left_is_kept_and_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = ran(monkeypatch, Proof(1, "the fault shows", 1.0))
-    made = scripts.script_of(CAUGHT, cast("Runner", Renewed()), 1.0)
-    assert (made.script, made.obstacle) == ("the script", "it was not run: no time was left")
+    handed = made(CAUGHT, 1.0)
+    assert handed is not None
+    assert (handed.script, handed.obstacle) == ("the script", "it was not run: no time was left")
     assert not limits
 
 
+@pytest.mark.usefixtures("exported")
 def test_a_symptom_of_a_known_cause_is_not_triaged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scripts, "script_of", lambda *_: HandedOver(script="print()"))
+    ran(monkeypatch, Proof(1, "the fault shows", 1.0))
     monkeypatch.setattr(scripts, "blamed_for", lambda *_: Culprit(Blame.KERNEL, "It is the kernel.", ("a", "b", "c")))
-    runner = cast("Runner", Renewed())
-    assert scripts.handed_over(replace(CAUGHT, cause="another"), runner, 60.0) == HandedOver(script="print()")
-    assert scripts.handed_over(CAUGHT, runner, 60.0).blame == Blamed(
-        fault=Blame.KERNEL, conclusion="It is the kernel.", sentences=("a", "b")
-    )
-    assert scripts.handed_over(CAUGHT, runner, 1.0).blame is None, "no time is left"
+    blames = [
+        None if handed is None else handed.blame
+        for handed in (made(replace(CAUGHT, cause="another"), 60.0), made(CAUGHT, 60.0), made(CAUGHT, 6.0))
+    ]
+    assert blames == [
+        None,
+        Blamed(fault=Blame.KERNEL, conclusion="It is the kernel.", sentences=("a", "b")),
+        None,
+    ], "6 s are left to the script"
 
 
 def test_a_finding_whose_calls_cannot_be_traced_has_no_triage(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,9 +26,25 @@ UNSHRUNK = ShrinkBudget(runs=0, seconds=0.0)
 SHRINKING = ShrinkBudget(runs=50, seconds=20.0)
 
 
-def no_script(*_: object) -> HandedOver:
+class Ran:
+    """A script whose result is known when it was asked for `times` times, or when it is waited for."""
+
+    def __init__(self, caught: Caught, script: str | None, times: int = 0) -> None:
+        self.handed = HandedOver(fingerprint=caught.fingerprint, case=caught.case, script=script)
+        self.times = times
+        self.closed = False
+
+    def poll(self, seconds: float) -> HandedOver | None:
+        self.times -= 1
+        return self.handed if seconds or self.times < 0 else None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def no_script(caught: Caught, *_: object) -> Ran:
     """Make no script."""
-    return HandedOver(script=None)
+    return Ran(caught, None)
 
 
 def test_pairs_reached_by_a_slice_are_not_new_to_the_next(defective: str) -> None:
@@ -58,9 +74,9 @@ def test_each_failure_is_followed_by_its_script(defective: str, *, first_only: b
     sent: list[AnyMessage] = []
     setup = JobSetup(backends=(backend,), contract="declared", guard=None)
 
-    def hand_over(caught: Caught, _: object, seconds: float) -> HandedOver:
+    def hand_over(caught: Caught, _: object, seconds: float) -> Ran:
         assert seconds == math.inf
-        return HandedOver(script=f"{caught.case.backend} {next(numbers)}")
+        return Ran(caught, f"{caught.case.backend} {next(numbers)}")
 
     with Hunter(setup, sent.append, hand_over) as hunter:
         task = Slice(backend=backend, index=0, seed=1, examples=5, shrink=UNSHRUNK, first_only=first_only)
@@ -68,7 +84,27 @@ def test_each_failure_is_followed_by_its_script(defective: str, *, first_only: b
     assert done.stopped_early
     messages = [each for each in sent if isinstance(each, Caught | HandedOver)]
     assert isinstance(messages[0], Caught)
-    assert messages[1:] == ([] if first_only else [HandedOver(script=f"{backend} 0")])
+    scripts = [each.script for each in messages[1:] if isinstance(each, HandedOver)]
+    assert scripts == ([] if first_only else [f"{backend} 0"])
+
+
+def test_the_search_goes_on_while_a_script_runs(defective: str) -> None:
+    backend = f"{defective}:EMPTY_ROW"
+    sent: list[AnyMessage] = []
+    made: list[Ran] = []
+
+    def hand_over(caught: Caught, *_: object) -> Ran:
+        made.append(Ran(caught, "script", times=3))
+        return made[-1]
+
+    setup = JobSetup(backends=(backend,), contract="declared", guard=None)
+    with Hunter(setup, sent.append, hand_over) as hunter:
+        hunter.run(Slice(backend=backend, index=0, seed=1, examples=40, shrink=UNSHRUNK))
+    kinds = [type(each) for each in sent]
+    assert made
+    assert all(each.closed for each in made)
+    between = kinds[kinds.index(Caught) + 1 : kinds.index(HandedOver)]
+    assert Tally in between
 
 
 @pytest.mark.parametrize(("seconds", "scripts"), [(SECONDS_FOR_SCRIPT + 60.0, 1), (SECONDS_FOR_SCRIPT, 0)])
@@ -87,5 +123,5 @@ def test_a_slice_with_little_time_leaves_scripts_to_a_later_one(
         later = hunter.run(
             Slice(backend=backend, kind=SliceKind.SCRIPTED, seed=1, examples=0, scripted=caught, seconds=1.0)
         )
-    assert sent == [HandedOver(script=None)]
+    assert sent == [HandedOver(fingerprint=caught.fingerprint, case=caught.case, script=None)]
     assert later.tally == Tally()
