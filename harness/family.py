@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attnfuzz.kernels.interface.guests import offered, shipped
 from attnfuzz.reference.any_case import AnyCase
-from attnfuzz.reference.case_types import FAMILIES
+from attnfuzz.reference.case_types import FAMILIES, tag_of
 from attnfuzz.reference.features.table import FeatureTable
 
 if TYPE_CHECKING:
@@ -49,6 +49,12 @@ class Family(ABC, Generic[C]):
     has_axes = False
     table = FeatureTable()
     backends: tuple["Backend", ...] = ()
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The modes of its cases: by default the values of its feature "mode", or the tag of its cases."""
+        features = self.table.axes.get("mode", ())
+        return tuple(each.partition("=")[2] for each in features) or (tag_of(self.case_type),)
 
     @abstractmethod
     def runs(self, capability: Any) -> bool:

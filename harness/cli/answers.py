@@ -66,7 +66,8 @@ class CampaignBackend(msgspec.Struct, frozen=True, kw_only=True):
 class CampaignCause(msgspec.Struct, frozen=True, kw_only=True):
     """A cause: its state, or "known"; the features that it needs; the failure of its smallest case; all its findings.
 
-    `fault` is "caller", "kernel" or "unclear", null if it was not triaged.
+    `fault` is "caller", "kernel" or "unclear", null if it was not triaged. `heading` is the name of the first cause
+    that is probably the same bug, its own name if there is none.
 
     `finding` is the folder of the smallest case, `reproducers` are lines to paste into a shell.
     """
@@ -77,6 +78,7 @@ class CampaignCause(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     fault: str | None
     needs: tuple[str, ...]
+    heading: str
     backends: tuple[str, ...]
     failure: ListedFailure
     finding: str
@@ -272,12 +274,16 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding on file. `cause` is the name of the finding that represents its cause: its own name if it does."""
+    """A finding on file. `cause` is the name of the finding that represents its cause: its own name if it does.
+
+    `heading` is the name of the first cause that is probably the same bug, that of its own cause if there is none.
+    """
 
     name: str
     path: str
     state: str
     cause: str
+    heading: str
     needs: tuple[str, ...]
     backend: str
     failure: ListedFailure

@@ -57,6 +57,7 @@ def _cause(view: CauseView) -> CampaignCause:
         title=view.title,
         fault=None if view.blamed is None else view.blamed.fault.value,
         needs=view.cause.needs,
+        heading=view.first,
         backends=tuple(view.backends),
         failure=ListedFailure.of(view.finding.observation),
         finding=view.finding.path,

@@ -1,7 +1,7 @@
 """`attnfuzz findings` and `attnfuzz corpus`: the contents of a home."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -68,12 +68,10 @@ def list_findings(*, home: Path) -> None:
 
 
 def _answer_all(causes: Sequence[Sequence[AnyRecord]], kind: OtherHome | None) -> None:
-    pairs = [(record, group[0]) for group in causes for record in group]
     if kind is not None:
-        kind.answer_list([record for record, _ in pairs if not isinstance(record, Record)])
+        kind.answer_list([record for group in causes for record in group if not isinstance(record, Record)])
     else:
-        listed = (_listed(record, first) for record, first in pairs if isinstance(record, Record))
-        answer(Findings(findings=tuple(listed)))
+        answer(Findings(findings=tuple(_listed(causes))))
 
 
 def _print_causes(causes: Sequence[Sequence[AnyRecord]]) -> None:
@@ -102,18 +100,24 @@ def _heading(cause: Sequence[AnyRecord]) -> tuple[object, ...]:
     return (fixed, first.name)
 
 
-def _listed(record: Record, first: AnyRecord) -> ListedFinding:
-    return ListedFinding(
-        name=record.name,
-        path=str(record.path),
-        state=record.state,
-        cause=first.name,
-        needs=record.needs,
-        backend=record.case.backend,
-        failure=ListedFailure.of(record.observation),
-        first_seen=record.first_seen.time,
-        last_seen=record.last_seen.time,
-    )
+def _listed(causes: Sequence[Sequence[AnyRecord]]) -> Iterator[ListedFinding]:
+    firsts: dict[tuple[object, ...], str] = {}
+    for cause in causes:
+        heading = firsts.setdefault(_heading(cause), cause[0].name)
+        for record in cause:
+            if isinstance(record, Record):
+                yield ListedFinding(
+                    name=record.name,
+                    path=str(record.path),
+                    state=record.state,
+                    cause=cause[0].name,
+                    heading=heading,
+                    needs=record.needs,
+                    backend=record.case.backend,
+                    failure=ListedFailure.of(record.observation),
+                    first_seen=record.first_seen.time,
+                    last_seen=record.last_seen.time,
+                )
 
 
 def _by_cause(records: Iterable[AnyRecord]) -> list[list[AnyRecord]]:
@@ -155,8 +159,8 @@ def show_finding(*, name: str, home: Path) -> None:
     report = text_beside(record.path, REPORT)
     campaigns = tuple(map(FindingInCampaign.of, record.sightings))
     if isinstance(record, Record):
-        first = next((each for each in records if each.name == record.cause), record)
-        answer(ShownFinding(finding=_listed(record, first), campaigns=campaigns, report=report))
+        listed = next(each for each in _listed(_by_cause(records)) if each.name == record.name)
+        answer(ShownFinding(finding=listed, campaigns=campaigns, report=report))
         again = replay_line(str(record.path))
     else:
         assert kind is not None

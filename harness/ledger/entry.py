@@ -11,7 +11,6 @@ from attnfuzz.harness.family import family_of
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.any_case import AnyCase
-from attnfuzz.reference.case import Mode
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,7 +24,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     reason: str
     kind: Kind | tuple[Kind, ...] | None = None
     kernel: str | None = None
-    mode: Mode | None = None
+    mode: str | None = None
     place: str | None = None
     finding: str | None = None
     features: tuple[str, ...] = ()

@@ -20,8 +20,6 @@ from attnfuzz.harness.verdict.failures import FAULTS, Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.any_case import AnyCase
-from attnfuzz.reference.case import Mode
-from attnfuzz.reference.features import TABLE
 from attnfuzz.reference.foreign import read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase, validate_backend_name
@@ -115,7 +113,7 @@ def _entries(content: dict[str, Any]) -> tuple[list[Entry], list[str]]:
                 **{name: getattr(entry, name) for name in ("mode", "kernel", "place", "finding")},
                 backend=tuple(sorted(set(entry.backends))),
                 kind=tuple(sorted(set(entry.kinds))) or None,
-                features=tuple(sorted(TABLE.current(entry.features))),
+                features=tuple(sorted(map(current_word, entry.features))),
                 reason="",
             )
             first = numbers.setdefault(bare, number)
@@ -155,8 +153,9 @@ def _wrong_value(name: str, value: object, kind: Any) -> Iterable[str]:
 
 def _wrong_item(name: str, value: object, kind: Any) -> Iterable[str]:
     """Yield the mistakes in a value, or in one of an array's."""
-    if name in _CHOICES and isinstance(value, str) and value not in _CHOICES[name]:
-        yield _unknown(name, value, _CHOICES[name])
+    choices = _choices(name)
+    if choices and isinstance(value, str) and value not in choices:
+        yield _unknown(name, value, choices)
         return
     try:
         converted = msgspec.convert(value, kind)
@@ -189,7 +188,7 @@ def _unknown(noun: str, word: str, known: Iterable[str]) -> str:
 
 def _unknown_feature(word: str) -> str:
     close = difflib.get_close_matches(word, _words(), n=1)
-    hint = f"did you mean {_current(close[0])!r}?" if close else f"the words are in {_WORDS}"
+    hint = f"did you mean {current_word(close[0])!r}?" if close else f"the words are in {_WORDS}"
     return f"unknown feature {word!r}: {hint}"
 
 
@@ -198,7 +197,8 @@ def _words() -> tuple[str, ...]:
     return tuple(word for family in families() for word in (*family.table.words, *family.table.former))
 
 
-def _current(word: str) -> str:
+def current_word(word: str) -> str:
+    """Return the current word for a feature that an older ledger names, or the word itself."""
     return next((former[word] for family in families() if word in (former := family.table.former)), word)
 
 
@@ -211,4 +211,9 @@ _REQUIRED = {
 
 _SEVERAL = {"backend", "kind"}
 
-_CHOICES = {"kind": [kind.value for kind in Kind], "mode": [mode.value for mode in Mode]}
+
+def _choices(name: str) -> list[str]:
+    """Return the values that a field may have, none if it may have any."""
+    if name == "mode":
+        return list(dict.fromkeys(mode for family in families() for mode in family.modes))
+    return [kind.value for kind in Kind] if name == "kind" else []

@@ -3,7 +3,7 @@
 import re
 from itertools import pairwise
 
-from attnfuzz.reference.features import TABLE
+from attnfuzz.harness.ledger.file import current_word
 
 _HEADER = re.compile(r"^[ \t]*\[\[?[ \t]*(?P<name>[^\]\n]*?)[ \t]*\]", re.MULTILINE)
 _FEATURES = re.compile(r"^[ \t]*features[ \t]*=[ \t]*\[[^\]]*\]", re.MULTILINE)
@@ -24,5 +24,5 @@ def _rewritten_part(part: str) -> str:
 
 
 def _current(quoted: re.Match[str]) -> str:
-    word = TABLE.former.get(quoted["word"])
-    return quoted[0] if word is None else f'"{word}"'
+    word = current_word(quoted["word"])
+    return quoted[0] if word == quoted["word"] else f'"{word}"'

@@ -49,7 +49,7 @@ class CauseView:
     """A cause in a report: its findings, those that pass, whether it has a script, and whose fault it is if known.
 
     `obstacle` is a sentence about a script that is missing or has not shown the failure, or "". `alike` is the number
-    of causes under its heading, and `leads` is set for the first of these.
+    of causes under its heading, and `first` the name of the first of these.
     """
 
     cause: Cause
@@ -58,12 +58,13 @@ class CauseView:
     obstacle: str = ""
     blamed: Blamed | None = None
     alike: int = 1
-    leads: bool = True
+    first: str = ""
 
     @property
     def heading(self) -> str:
         """A line above the first of several causes that are probably one bug, or ""."""
-        return f"Probably one bug, {self.alike} causes: {UNDECIDED}" if self.leads and self.alike > 1 else ""
+        leads = self.first == self.cause.name
+        return f"Probably one bug, {self.alike} causes: {UNDECIDED}" if leads and self.alike > 1 else ""
 
     @property
     def finding(self) -> AnyFinding:
@@ -223,7 +224,7 @@ def cause_views(standing: Standing, scripts: Collection[str] = ()) -> list[Cause
     for view in sorted(views, key=lambda view: (_STATUSES.index(view.status), *view.order)):
         headings.setdefault((view.status, *view.cause.heading), []).append(view)
     return [
-        replace(view, alike=len(together), leads=view is together[0])
+        replace(view, alike=len(together), first=together[0].cause.name)
         for together in headings.values()
         for view in together
     ]

@@ -1,5 +1,6 @@
 """`attnfuzz findings`: what people see of the findings of all nights."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,12 @@ def test_causes_that_are_probably_one_bug_are_listed_under_one_heading(attnfuzz:
     below = [number for number, line in enumerate(lines) if "with sinks" in line]
     (above,) = (number for number, line in enumerate(lines) if "with window" in line)
     assert above < heading < min(below)
+    listed = json.loads(attnfuzz("findings", "list", "--json", "-").out)["findings"]
+    shown = [json.loads(attnfuzz("findings", "show", each["name"], "--json", "-").out)["finding"] for each in listed]
+    assert shown == listed
+    hang, first, other = listed
+    assert [each["heading"] for each in listed] == [hang["name"], first["name"], first["name"]]
+    assert other["cause"] == other["name"]
 
 
 def test_a_finding_is_shown_with_its_history_and_report(attnfuzz: Run, name: str) -> None:

@@ -1,6 +1,7 @@
 """The ledger of known failures: what it means, what it says at the end of a night, and what is refused."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from campaign_events import checked, filed, started
@@ -13,6 +14,7 @@ from attnfuzz.harness.campaign.events import FindingChecked, FindingFiled, Uncon
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.run import check_plan
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.family import families
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.ledger.entry import Entry
@@ -21,6 +23,7 @@ from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
 from attnfuzz.reference.case import Scales
+from attnfuzz.reference.features.table import FeatureTable
 
 ENTRY = Entry(backend="fake", kind=Kind.OUTPUT_MISMATCH, reason="the vendor knows")
 NEVER = Entry(backend="fake", kind=Kind.RAISED, reason="never seen")
@@ -228,6 +231,15 @@ def test_a_mistake_is_reported_in_one_line(tmp_path: Path, text: str, words: str
     (line,) = str(raised.value).splitlines()
     assert line.startswith(str(tmp_path / "attnfuzz-ledger.toml"))
     assert words in line
+
+
+def test_an_entry_may_name_a_mode_of_any_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = (SimpleNamespace(modes=("copy", "gather"), table=FeatureTable()),)
+    monkeypatch.setattr("attnfuzz.harness.ledger.file.families", lambda: (*families(), *others))
+    (entry,) = load(tmp_path, "[[known]]\n" + GOOD + 'mode = "copy"').entries
+    assert entry.mode == "copy"
+    with pytest.raises(LedgerError, match="unknown mode 'gathr': did you mean 'gather'"):
+        load(tmp_path, "[[known]]\n" + GOOD + 'mode = "gathr"')
 
 
 def naming(*backends: str) -> str:

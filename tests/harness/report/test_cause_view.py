@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.events import CausesMerged, Event, FindingTriaged, ScriptMade
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.cli.campaign_answer import campaign_answer
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.cause_view import CauseView, cause_views, view_of
 from attnfuzz.harness.report.html import render_html
@@ -156,6 +157,7 @@ def test_causes_that_are_probably_one_bug_stand_under_one_heading() -> None:
         ("other", ""),
         ("window", ""),
     ]
+    assert [each.heading for each in campaign_answer("night", None, standing, ()).causes] == ["one", "one", "window"]
     assert render_html(standing).count(heading) == 1
     words = "one bug with 1 other cause: same needs, same kind, same library"
     for text in (render_junit(standing).decode(), render_markdown(standing), render_html(standing)):
