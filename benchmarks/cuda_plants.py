@@ -216,7 +216,7 @@ def linked(module: Module, plant: Plant | None, work: Path) -> Linked:
 def compile_all(
     wanted: Iterable[Linked], jobs: int, time_left: Callable[[], float], progress: Callable[[str], None]
 ) -> Iterator[BadPlant]:
-    """Compile and link the missing libraries, `jobs` files at a time, slow files first. Yields what failed."""
+    """Compile and link the missing libraries, `jobs` files at a time, slow files first. Yields the failures."""
     todo = [each for each in wanted if not each.library.exists()]
     units = {unit.object: unit for each in todo for unit in each.units if not unit.object.exists()}
     progress(f"{len(todo)} libraries and {len(units)} files to compile, {jobs} at a time")

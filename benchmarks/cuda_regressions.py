@@ -235,7 +235,7 @@ def _own_kernels(plants: Iterable[Plant]) -> None:
 
 
 @click.command(help=__doc__)
-@click.option("--compile", "compiling", is_flag=True, help="Compile what is missing.")
+@click.option("--compile", "compiling", is_flag=True, help="Compile the missing libraries.")
 @click.option("--run", "running", is_flag=True, help="Run the campaigns that have no result yet.")
 @click.option("--work", type=click.Path(path_type=Path, file_okay=False), default=ROOT / "build" / "cuda_regressions")
 @click.option("--plant", "names", multiple=True, help="A plant; may be given several times.  [default: all]")
