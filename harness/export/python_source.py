@@ -48,7 +48,20 @@ def variables(names: Iterable[str], taken: Collection[str]) -> dict[str, str]:
 
 _MODULES = frozenset(
     {"base64", "contextlib", "copy", "ctypes", "faulthandler", "fcntl", "hashlib", "importlib", "io", "math", "mmap"}
-    | {"os", "re", "shutil", "signal", "struct", "sys", "tempfile", "time", "traceback", "warnings", "zlib"}
+    | {
+        "os",
+        "re",
+        "shutil",
+        "signal",
+        "struct",
+        "subprocess",
+        "sys",
+        "tempfile",
+        "time",
+        "traceback",
+        "warnings",
+        "zlib",
+    }
 )
 _NAMES = {
     "Any": "typing",

@@ -271,6 +271,7 @@ def flashinfer_parts(
             "library": library,
             "sources": {},
             "hangs": seen is not None and seen.kind is Kind.HANG,
+            "dies": seen is not None and seen.kind is Kind.WORKER_DIED,
             "raises": raises(seen),
             "timeout": math.ceil(TIMEOUT_SECONDS * backend.capability.patience) + _COMPILATION_SECONDS,
         },

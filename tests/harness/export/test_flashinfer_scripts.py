@@ -16,7 +16,7 @@ from run_scripts import outcomes
 from attnfuzz.harness.export import CannotExport, Exporter, Target, export_script
 from attnfuzz.harness.export.script import render_script
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.verdict.failures import Verdict
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.reference import case_file
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import Buffer, CallCase, View
@@ -184,3 +184,17 @@ def test_an_argument_that_native_functions_alone_have_is_left_out() -> None:
     own = replace(call, arguments=call.arguments | {"v_scales_swizzled": True})
     text = render_script("id", replace(calls, calls=(own,)), None, Target.FLASHINFER)
     assert "v_scales_swizzled" not in text
+
+
+def test_calls_that_end_their_process_show_it(runner: Runner, tmp_path: Path) -> None:
+    """The script's calls run in a second process, which must be a real one."""
+    exporter = Exporter(decode_case("trtllm_mha"), runner)
+    died = Observation(kind=Kind.WORKER_DIED, place="killed by SIGFPE", message="killed by SIGFPE")
+    assert exporter.calls is not None
+    text = render_script("0", exporter.calls, died, Target.FLASHINFER)
+    text = text.replace("torch.cuda.is_available()", "True").replace("torch.cuda.get_device_name()", "'a GPU'")
+    path = tmp_path / "script.py"
+    path.write_text(text.replace("wrong = run()", "os.kill(os.getpid(), signal.SIGFPE)"))
+    ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1, ran.stderr
+    assert ran.stdout.endswith("expected: the calls return\nseen: the calls died of SIGFPE\nthe fault shows\n")
