@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from attnfuzz.kernels.defects import stray
+from attnfuzz.kernels.cuda import stray
 from attnfuzz.kernels.gpu.direct.states import CUDA_FIXUP, FixupSession
 from attnfuzz.kernels.interface.backend import Output
 

@@ -19,31 +19,14 @@ import torch
 from gpu_measurement import Table, require_gpu
 from measurement import json_option
 
-from attnfuzz.harness.inside.places import place_of
+from attnfuzz.harness.inside.strays import TENSORS, make, placed
 from attnfuzz.harness.memory.cuda.memory import PlainCudaMemory
-from attnfuzz.harness.memory.placed import PlacedMemory
-from attnfuzz.kernels.cuda import guards, nvcc
-from attnfuzz.kernels.defects import stray
-from attnfuzz.kernels.interface.backend import Fill
+from attnfuzz.harness.workers.stray_request import StrayRequest
+from attnfuzz.kernels.cuda import guards, nvcc, stray
 from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.device import Device
 
-PAGES, PAGE, HEADS, DIM, BATCH = 24, 16, 8, 64, 8
-
-TENSORS = {
-    "kv_cache": ((PAGES, 2, HEADS, PAGE, DIM), torch.bfloat16),
-    "block_tables": ((BATCH, 3), torch.int32),
-    "seq_lens": ((BATCH,), torch.int32),
-    "query": ((BATCH, 2 * HEADS, DIM), torch.bfloat16),
-    "out": ((BATCH, 2 * HEADS, DIM), torch.bfloat16),
-    "lse": ((BATCH, 2 * HEADS), torch.float32),
-    "workspace": (((8 << 20) + 4096,), torch.uint8),
-}
-"""The shapes and dtypes of a small decode."""
-
-ROW, PAGE_BYTES = 2 * HEADS * DIM * 2, 2 * HEADS * PAGE * DIM * 2
-
-DISTANCES = {"one element": 2, "one row": ROW, "one page": PAGE_BYTES, "far away": 4 << 30}
+DISTANCES = {"one element": 2, "one row": 2 << 10, "one page": 32 << 10, "far away": 4 << 30}
 """Bytes from the end of a tensor to the end of the access."""
 
 _MEMCHECK = ("compute-sanitizer", "--tool", "memcheck", "--destroy-on-device-error", "kernel", "--print-limit", "1000")
@@ -150,7 +133,7 @@ def _under_memcheck(environment: dict[str, str]) -> dict[Access, str]:
 def _unguarded(accesses: Sequence[Access]) -> None:
     """Make accesses in torch's memory, and print the address and the CUDA error of each."""
     memory = PlainCudaMemory(Outputs.POISONED, torch.device("cuda", 0))
-    tensors = _placed(memory)
+    tensors = placed(memory)
     for access in accesses:
         tensor, noticed = tensors[access.tensor], _NOTHING
         try:
@@ -164,21 +147,16 @@ def _unguarded(accesses: Sequence[Access]) -> None:
 
 def _guarded(access: Access) -> None:
     """Make one access as a backend's kernel would, and print the harness's observation. A fault ends the process."""
-    place = place_of(Device.CUDA)
-    memory = place.memory(Guard.RIGHT, Outputs.POISONED)
-    tensors = _placed(memory)
-    launcher = place.launcher(memory, lambda _: None, None)
-    launcher.begin_step(0, "decode")
-    tensor = tensors.pop(access.tensor)
-    launcher.launch(stray.STRAY, tensor=tensor, distance=_offset(access, tensor), write=access.write, **tensors)
-    launcher.see_through()
-    noticed = [observation.kind.value for observation in launcher.observations]
-    noticed += ["canary" for _ in memory.damage().result()]
+    request = StrayRequest(
+        device=Device.CUDA,
+        guard=Guard.RIGHT,
+        tensor=access.tensor,
+        offset=DISTANCES[access.distance] - 2,
+        from_end=True,
+        write=access.write,
+    )
+    noticed = make(request, lambda _: None)
     click.echo(json.dumps({"noticed": ", ".join(noticed) or _NOTHING}))
-
-
-def _placed(memory: PlacedMemory) -> dict[str, torch.Tensor]:
-    return {name: memory.tensor(name, shape, dtype, fill=Fill.ZEROS) for name, (shape, dtype) in TENSORS.items()}
 
 
 def _offset(access: Access, tensor: torch.Tensor) -> int:

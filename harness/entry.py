@@ -17,6 +17,13 @@ def handle_case(request: bytes, journal: Journal) -> bytes:
     return handle(request, journal, explained)
 
 
+def handle_stray(request: bytes, journal: Journal) -> bytes:
+    """Answer an encoded StrayRequest."""
+    from attnfuzz.harness.inside.strays import handle  # noqa: PLC0415 - in the worker alone
+
+    return handle(request, journal)
+
+
 def handle_rehearsal(request: bytes, journal: Journal) -> bytes:
     """Answer an encoded Rehearsal."""
     from attnfuzz.harness.backends.rehearsal import handle  # noqa: PLC0415 - in the worker alone

@@ -46,6 +46,20 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[FailedPlainly, ...]
 
 
+class ExaminedRow(Listed, frozen=True, kw_only=True):
+    """A measurement: `outcome` is "ok", "FAILS", "-" if it was not measured, and empty for information."""
+
+    title: str
+    result: str
+    outcome: str
+
+
+class Examination(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of an examination of this machine, in the order of their measurement."""
+
+    rows: tuple[ExaminedRow, ...]
+
+
 class CampaignBackend(msgspec.Struct, frozen=True, kw_only=True):
     """A backend in a campaign. `coverage` is the share of reachable pairs of features, null where it is unknown.
 

@@ -1,1 +1,1 @@
-"""NVIDIA GPUs, whatever runs on them: which are visible, the compiler, and guarded memory's own kernels."""
+"""NVIDIA GPUs: which are visible, the compiler, guarded memory's own kernels, and a kernel with a planted access."""

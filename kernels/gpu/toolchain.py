@@ -8,16 +8,32 @@ from collections.abc import Callable, Iterable, Mapping
 from attnfuzz.kernels.cuda import nvcc
 from attnfuzz.kernels.cuda.visible import no_gpu_visible
 from attnfuzz.kernels.gpu import build_record, modules
+from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.quick import without_modules
+from attnfuzz.kernels.gpu.quick import cost, variants, without_modules
 from attnfuzz.kernels.interface.backend import Backend
 
-__all__ = ["compile_for", "environment", "load_needs", "preload", "settle", "without_modules"]
+__all__ = ["compile_few", "compile_for", "environment", "load_needs", "preload", "settle", "without_modules"]
 
 
 def compile_for(backends: Iterable[Backend], progress: Callable[[str], None]) -> None:
     """Compile the missing modules of `backends` at once. Raises BuildFailed."""
     modules.build((module for each in backends if isinstance(each, GpuBackend) for module in each.modules()), progress)
+
+
+def compile_few(seconds: float, progress: Callable[[str], None]) -> None:
+    """Compile the cheapest modules that a backend needs here, unless any module is compiled. Raises BuildFailed.
+
+    They are given up if their compilers finish no file for `seconds`.
+    """
+    if build_record.ready():
+        return
+    parts = [part for each in GPU_BACKENDS if each.missing() is None for part in variants(each)]
+    if parts:
+        chosen = min((part.modules for part in parts), key=lambda needed: sum(map(cost, needed)))
+        progress(f"compiling {', '.join(module.name for module in chosen)}")
+        for _ in modules.compile_all(chosen, archs=build_record.architectures(), limit=seconds):
+            pass
 
 
 def environment() -> Mapping[str, str]:

@@ -16,6 +16,12 @@ class Toolchain(Protocol):
     def compile_for(self, backends: Iterable[Backend], progress: Callable[[str], None]) -> None:
         """Compile the missing modules of `backends` at once, in a process that has no context. Raises BuildFailed."""
 
+    def compile_few(self, seconds: float, progress: Callable[[str], None]) -> None:
+        """Compile the cheapest modules that a backend needs on the visible GPUs, unless any module is compiled.
+
+        They are given up if their compilers finish no file for `seconds`. Raises BuildFailed.
+        """
+
     def without_modules(self, backends: Iterable[Backend]) -> list[str]:
         """Return the names of backends that need modules and have none, if the environment asks for compiled ones."""
 

@@ -28,6 +28,7 @@ SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
         "bugs": "attnfuzz.harness.cli.selftests.commands:bugs",
         "defects": "attnfuzz.harness.cli.selftests.commands:defects",
         "backends": "attnfuzz.harness.cli.commands.machine:backends",
+        "doctor": "attnfuzz.harness.cli.commands.machine:doctor",
         "build": "attnfuzz.harness.cli.flashinfer.commands:build",
         "calibrate": "attnfuzz.harness.cli.selftests.commands:calibrate",
     },
@@ -49,6 +50,8 @@ SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
         "writes": "attnfuzz.harness.families.writes:WRITES",
         "calls": "attnfuzz.harness.families.calls:CALLS",
     },
+    # Functions of a Runner that yield rows of `attnfuzz doctor`.
+    "attnfuzz.examinations": {"defects": "attnfuzz.harness.defects.examined:planted_defects"},
     "attnfuzz.functions": {"flashinfer": "attnfuzz.kernels.entry_points.catalogue:ENTRY_POINTS"},
     "attnfuzz.planned_runs": {"flashinfer": "attnfuzz.harness.dumps.planned_runs"},
     "attnfuzz.planted": {"defects": "attnfuzz.kernels.defects.catalogue"},

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.cuda import nvcc
-from attnfuzz.kernels.defects.stray import stray
+from attnfuzz.kernels.cuda.stray import stray
 from attnfuzz.kernels.functions.function_backend import FunctionBackend, FunctionSession
 from attnfuzz.kernels.interface.backend import Bench, Op, Output
 from attnfuzz.reference.capability import Capability

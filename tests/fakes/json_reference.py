@@ -39,6 +39,7 @@ ANSWERS: Mapping[str, tuple[type[msgspec.Struct], ...]] = {
     "defects list": (answers.Defects,),
     "defects run": (DefectScore,),
     "backends": (answers.Backends, answers.BackendMargins),
+    "doctor": (answers.Examination,),
     "build": (answers.Modules,),
     "calibrate": (answers.Calibrations,),
 }

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from attnfuzz.harness.memory.placed import PlacedMemory
-from attnfuzz.kernels.defects import stray
+from attnfuzz.kernels.cuda import stray
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.interface.backend import Bench, Launcher, LauncherAround, Op

@@ -10,8 +10,7 @@ from harness_cases import decode_case
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.sandbox.teams import Team
 from attnfuzz.harness.verdict.failures import Kind, Observation
-from attnfuzz.kernels.cuda import nvcc
-from attnfuzz.kernels.defects import stray
+from attnfuzz.kernels.cuda import nvcc, stray
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 

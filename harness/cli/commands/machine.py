@@ -1,10 +1,11 @@
-"""`attnfuzz backends`: the backends, and whether this machine can run them."""
+"""`attnfuzz backends` and `attnfuzz doctor`: the backends, and this machine."""
 
 from typing import Any
 
 import click
 
 from attnfuzz.harness.cli import options
+from attnfuzz.harness.cli.terminal import STARTING, Exit, tell
 
 
 @click.command()
@@ -33,3 +34,29 @@ def backends(**given: Any) -> None:
     from attnfuzz.harness.cli import backends
 
     backends.backends(**given)
+
+
+@click.command()
+@click.option(
+    "--calls",
+    "called",
+    multiple=True,
+    metavar="NAME",
+    help="Backend whose calls are made first, one in each mode, to name the arguments that are refused; may be given "
+    "several times.  [default: those that exist for the visible GPU alone, if it is a Blackwell one]",
+)
+@options.answer_options("only the rows that fail")
+def doctor(**given: Any) -> Exit:
+    """Examine this machine in some two minutes, for a table that can be pasted into an issue.
+
+    Shows versions, the reasons for which backends do not run, which planted stray accesses and defects are detected,
+    one backend of each library on plain cases, cases per second beside the expected number, and on a GPU whether core
+    dumps work.
+
+    Exits with 0 if no row FAILS, 1 if one does, 2 if the examination itself failed. A row that could not be measured
+    gives the reason, and does not fail.
+    """
+    tell(STARTING)
+    from attnfuzz.harness.cli import doctor
+
+    return doctor.doctor(**given)

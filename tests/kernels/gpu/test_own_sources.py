@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import tvm_ffi.libinfo
 
-from attnfuzz.kernels.cuda import guards, toolkit
-from attnfuzz.kernels.defects import stray
+from attnfuzz.kernels.cuda import guards, stray, toolkit
 from attnfuzz.kernels.gpu import states
 from attnfuzz.kernels.gpu.any_gpu import ops as any_gpu
 

@@ -1,0 +1,47 @@
+"""Rows of an examination that need no process."""
+
+from collections.abc import Iterator
+
+import fake_nvml
+import pytest
+
+from attnfuzz.harness.doctor.bindings import first_on
+from attnfuzz.harness.doctor.machine import lacking
+from attnfuzz.harness.doctor.measurement import Mark, Measurement, guarded, judged
+from attnfuzz.harness.doctor.pace import RECORDED, small_operations
+from attnfuzz.kernels.cuda.visible import Arch
+from attnfuzz.reference.user_error import UserError
+
+
+@pytest.mark.parametrize("arch", [Arch.BLACKWELL, Arch.BLACKWELL_ULTRA])
+def test_the_calls_made_first_on_blackwell_are_those_of_trtllm_gen(arch: Arch) -> None:
+    assert first_on(arch) == ("blackwell:trtllm_mha", "blackwell:trtllm_mla")
+
+
+def test_the_reasons_for_which_backends_do_not_run_are_grouped(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nvml.install(monkeypatch)
+    rows = list(lacking())
+    without_gpu = [row for row in rows if "GPU" in row.result]
+    assert [row.result.partition(" (")[0] for row in without_gpu] == ["needs a GPU: NVIDIA's driver finds no device"]
+    assert len(rows) <= 10
+
+
+@pytest.mark.parametrize(("error", "reported"), [(UserError("no GPU"), False), (ZeroDivisionError("division"), True)])
+def test_an_error_ends_its_part_with_a_row_that_is_not_measured(error: Exception, *, reported: bool) -> None:
+    def rows() -> Iterator[Measurement]:
+        yield judged("first", "seen", works=True)
+        raise error
+
+    warned: list[str] = []
+    first, second = guarded("part", rows, warned.append)
+    assert first.outcome is Mark.WORKS
+    assert second.title == "part"
+    assert second.outcome is Mark.NOT_MEASURED
+    assert str(error) in second.result
+    assert bool(warned) is reported
+
+
+def test_the_expected_rate_scales_with_small_operations() -> None:
+    recorded = RECORDED["trtllm_mha"]
+    assert 1e-5 < recorded.cases / recorded.operations < 1e-2
+    assert small_operations(0.01) > 1_000
