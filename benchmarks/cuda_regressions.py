@@ -12,6 +12,7 @@ Compiled libraries stay in WORK/libraries, and results in WORK/results.json: bot
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -48,6 +48,7 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from attnfuzz.harness.backends.registry import resolve  # noqa: E402
+from attnfuzz.kernels.building.library_cache import BuildFailed  # noqa: E402
 from attnfuzz.kernels.cuda import nvcc  # noqa: E402
 from attnfuzz.kernels.gpu import build_record  # noqa: E402
 from attnfuzz.kernels.gpu.build_record import Built, Module  # noqa: E402
@@ -188,7 +189,7 @@ def _result(plant: str, backend: str, home: Path, seconds: float | None) -> Resu
 
 def furnished(work: Path, name: str, modules: Iterable[Module], libraries: Mapping[str, Path], own: Path) -> Path:
     """Make a folder with the caches that a campaign sees: these libraries alone, by the names of their modules."""
-    home = work / "campaigns" / name
+    home = work / "campaigns" / re.sub(r"\W", "_", name)
     shutil.rmtree(home, ignore_errors=True)
     base, cache = home / "fi", home / "cache"
     cache.mkdir(parents=True)
@@ -284,7 +285,10 @@ def main(
         start = time.monotonic()
         for failed in compile_all(every.values(), compilers, lambda: end - time.monotonic(), print):
             complain(failed)
-        _own_kernels(plants)
+        try:
+            _own_kernels(plants)
+        except BuildFailed as error:
+            raise click.ClickException(str(error)) from error
         print(f"compiled in {time.monotonic() - start:.0f} s", flush=True)
     if running:
         campaigns.results.machine = campaigns.results.machine or _machine()
@@ -364,7 +368,7 @@ def _row(plant: Plant, result: Result | None) -> Sequence[str]:
     text = result.error or (result.titles[0] if result.titles else "")
     if plant.equivalent:
         text = f"equivalent: {plant.equivalent} {text}".strip()
-    after = f"{timedelta(seconds=round(result.seconds)).seconds} s" if result.seconds is not None else ""
+    after = f"{result.seconds:.0f} s" if result.seconds is not None else ""
     causes = str(len(result.titles))
     return (*known, "yes" if found else "no", after, str(result.cases), str(result.deaths), causes, text)
 
