@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 # FlashInfer would create a CUDA context, after which no process may fork.
 _VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -55,6 +56,7 @@ from attnfuzz.kernels.gpu.build_record import Built, Module  # noqa: E402
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
+_NO_GPU = "no GPU"
 _POLL = 0.25
 _AFTER_FINDING = 2.0
 """Seconds that a campaign goes on after its first finding, for others that are about to be filed."""
@@ -104,8 +106,8 @@ class Campaigns:
         self.results = msgspec.json.decode(self._file.read_bytes(), type=Results) if self._file.exists() else Results()
 
     def done(self, plant: str, backend: str) -> bool:
-        """Return whether this campaign has a result."""
-        return any((each.plant, each.backend) == (plant, backend) for each in self.results.all)
+        """Return whether this campaign has a result, other than that it could not run."""
+        return any((each.plant, each.backend) == (plant, backend) and not each.error for each in self.results.all)
 
     def run(self, plant: str, backend: str, home: Path) -> None:
         """Run one campaign in the home that `furnished` has made, and keep its result."""
@@ -113,7 +115,8 @@ class Campaigns:
             return
         result = self._campaign(plant, backend, home)
         with self._lock:
-            self.results.all.append(result)
+            others = [each for each in self.results.all if (each.plant, each.backend) != (plant, backend)]
+            self.results.all = [*others, result]
             self._file.write_bytes(msgspec.json.format(msgspec.json.encode(self.results)))
             found = f"{result.seconds:.0f} s: {result.titles[0]}" if result.seconds is not None else "nothing"
             print(f"{plant or 'unchanged'} ({backend}): {result.error or found}", flush=True)
@@ -291,7 +294,9 @@ def main(
             raise click.ClickException(str(error)) from error
         print(f"compiled in {time.monotonic() - start:.0f} s", flush=True)
     if running:
-        campaigns.results.machine = campaigns.results.machine or _machine()
+        campaigns.results.machine = _machine()
+        if campaigns.results.machine == _NO_GPU and not pretend:
+            raise click.ClickException("--run needs an NVIDIA GPU; with --pretend NAME, it can be tried on a CPU")
         todo = _todo(plants, libraries, campaigns, work, controls=controls, pretend=bool(pretend))
         with ThreadPoolExecutor(at_once) as pool:
             list(pool.map(lambda one: one(), todo))
@@ -332,18 +337,22 @@ def _machine() -> str:
         gpus = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip().splitlines()
     except OSError:
         gpus = []
-    name, _, driver = (gpus or ["no GPU"])[0].partition(", ")
+    name, _, driver = (gpus or [_NO_GPU])[0].partition(", ")
     return f"{name}, driver {driver}, {len(os.sched_getaffinity(0))} cores" if driver else name
 
 
 def _print_tables(plants: Sequence[Plant], results: Results, refused: Sequence[str]) -> None:
     by_plant = {each.plant: each for each in results.all if each.plant}
     rows = [_row(plant, by_plant.get(plant.name)) for plant in plants]
-    changing = [plant for plant in plants if not plant.equivalent]
-    ran = [by_plant[plant.name] for plant in changing if plant.name in by_plant]
-    found = [each for each in ran if each.seconds is not None]
+    ran = [by_plant[plant.name] for plant in plants if plant.name in by_plant and not plant.equivalent]
+    times = [each.seconds for each in ran if each.seconds is not None]
+    after = f"{median(times):.0f} s (median)" if times else ""
+    cases, deaths = (str(sum(numbers)) for numbers in ([each.cases for each in ran], [each.deaths for each in ran]))
+    rows.append(
+        ("all that are not equivalent", "", "", "", f"{len(times)} of {len(ran)}", after, cases, deaths, "", "")
+    )
     columns = ("plant", "area", "mistake", "file", "found", "after", "cases", "deaths", "causes", "first cause")
-    _show(f"Regressions planted in CUDA sources: {len(found)} of {len(ran)} found", columns, rows, results.machine)
+    _show("Regressions planted in CUDA sources", columns, rows, results.machine)
     unchanged = [each for each in results.all if not each.plant]
     more = [
         (each.backend, str(each.cases), str(each.deaths), each.error or "; ".join(each.titles) or "none")
@@ -381,7 +390,7 @@ def _show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], mac
         table.add_row(*row)
     Console(width=200, highlight=False, markup=False).print(table)
     if page := os.environ.get("RESULTS"):
-        record(Path(page), title.partition(":")[0], columns, rows, machine)
+        record(Path(page), title, columns, rows, machine)
 
 
 if __name__ == "__main__":
