@@ -110,6 +110,9 @@ class SimulatedJobs:
         apart = 0.0 if number else job / self.count
         self._queue(job, self.now + apart, slices[min(number, len(slices) - 1)], 0)
 
+    def answer(self, job: int, *, granted: bool) -> None:
+        """Do nothing: these jobs claim no failure."""
+
     def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
         """Return the next message that falls within `timeout` seconds, or None."""
         if not self._due or self._due[0][0] > self.now + timeout:

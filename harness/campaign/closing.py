@@ -12,7 +12,7 @@ from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.ledger.entry import Entry
 from attnfuzz.harness.ledger.file import Ledger
-from attnfuzz.harness.search.messages import SliceDone, SliceKind
+from attnfuzz.harness.search.messages import Recognized, SliceDone, SliceKind
 from attnfuzz.harness.verdict.wording import clock, count
 
 
@@ -73,14 +73,28 @@ def remarks_on(ledger: Ledger, standing: Standing, past: Sequence[Record]) -> li
     """Return the remarks at the end of a campaign that began with the findings `past`.
 
     An entry should be removed if all of its failures pass now. One that has never matched a failure may be for a rare
-    one. Entries of backends that were not searched are skipped.
+    one. One that matches failures that do not need its features would hide others. Entries of backends that were not
+    searched are skipped.
     """
+    recognized = standing.recognized
     searched = set(standing.started.backends) if standing.started else set()
     chosen = ((number, each) for number, each in enumerate(ledger.entries, 1) if searched.intersection(each.backends))
-    remarks = ((number, entry.title, _remark(entry, standing, past)) for number, entry in chosen)
+    remarks = (
+        (number, entry.title, _of_recognized(counts) if counts is not None else _remark(entry, standing, past))
+        for number, entry in chosen
+        for counts in (recognized.get(number),)
+    )
     return [
         LedgerRemark(at=standing.at, entry=number, title=title, text=text) for number, title, text in remarks if text
     ]
+
+
+def _of_recognized(counts: Recognized) -> str:
+    """Return the remark on an entry that matched failures of drawn cases, of which it may account for too many."""
+    wrong = [f"{counts.beneath:,} also occurred without its features"] if counts.beneath else []
+    wrong += [f"{counts.elsewhere:,} had another cause"] if counts.elsewhere else []
+    seen = f"{count(counts.passed, 'failure')} passed without its features"
+    return f"it hides too much: {' and '.join(wrong)}, {seen}; narrow it" if wrong else seen
 
 
 def _remark(entry: Entry, standing: Standing, past: Sequence[Record]) -> str | None:

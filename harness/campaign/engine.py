@@ -44,6 +44,7 @@ from attnfuzz.harness.search.messages import (
     NOT_COME_BACK,
     AnyMessage,
     Caught,
+    Claim,
     DriverAwaited,
     Gap,
     HandedOver,
@@ -339,6 +340,18 @@ class Campaign:
                 self._deaths[job] = 0
                 run.tally += message
                 self._tallies.add(run.task.backend, message)
+            case Claim(fingerprint=fingerprint):
+                self._jobs.answer(job, granted=self._tasks.grants(run, fingerprint, self._running.values()))
+            case SliceDone():
+                yield from self._finish_slice(job, message)
+            case Unable():
+                yield from self._give_up_with(job, message)
+            case _:
+                yield from self._take_result(run, message)
+
+    def _take_result(self, run: UnderWay, message: AnyMessage) -> Iterator[Event]:
+        """Take a message about a case or a failure."""
+        match message:
             case Interesting() if self._plan.trial is None:
                 yield from self._growth.take(message, searched=self._searched(run.task.backend))
             case Rechecked(finding=finding):
@@ -354,10 +367,6 @@ class Campaign:
             case Gap(fingerprint=fingerprint, case=case, observation=observation):
                 if fingerprint not in self._knowledge.gaps:
                     yield GapSeen(at=self._clock(), fingerprint=fingerprint, case=case, observation=observation)
-            case SliceDone():
-                yield from self._finish_slice(job, message)
-            case Unable():
-                yield from self._give_up_with(job, message)
 
     def _give_up_with(self, job: int, unable: Unable) -> Iterator[Event]:
         """End the campaign, after the findings of other jobs. Raises JobEnded. A case that ran last is kept."""
@@ -399,7 +408,7 @@ class Campaign:
                 yield from self._minimize(run, message)
             return
         fingerprint = message.fingerprint
-        suspect = message if isinstance(message, Suspect) else run.suspects.pop(fingerprint)
+        suspect = message if isinstance(message, Suspect) else run.settled(fingerprint)
         filed = self._knowledge.is_filed(fingerprint) and not suspect.beside
         match message:
             case Caught(recurrence=Recurrence(seen_once=True) as tried) if self._plan.trial is not None:

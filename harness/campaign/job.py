@@ -9,7 +9,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from attnfuzz.harness.search.messages import AnyMessage, DriverAwaited, JobSetup, Ready, Slice, Unable
+from attnfuzz.harness.search.messages import AnyMessage, Claim, DriverAwaited, JobSetup, Ready, Slice, Unable
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.workers import gpu_gone
 from attnfuzz.harness.workers.forked import fork_ahead
 from attnfuzz.harness.workers.gpu_gone import GpuGone
@@ -40,6 +41,11 @@ def main() -> None:
         replies.write(msgspec.json.encode(message) + b"\n")
         replies.flush()
 
+    def claim(fingerprint: Fingerprint) -> bool:
+        tell(Claim(fingerprint=fingerprint))
+        # Nothing is read when the main process has gone; the job ends with it.
+        return msgspec.json.decode(orders.readline() or b"false", type=bool)
+
     setup = msgspec.json.decode(orders.readline(), type=JobSetup)
     sys.path[:] = setup.path or sys.path
     hunter: Hunter | None = None
@@ -49,10 +55,11 @@ def main() -> None:
 
     gpu_gone.on_waiting = lambda seconds: tell(DriverAwaited(seconds=seconds, last=last()))
     try:
-        with Hunter(setup, tell, hand_over) as hunter:
+        with Hunter(setup, tell, hand_over, claim) as hunter:
             tell(Ready())
             collect_garbage_less()
-            for line in orders:
+            # A loop over the lines would read ahead, past the answers to claims.
+            while line := orders.readline():
                 tell(hunter.run(msgspec.json.decode(line, type=Slice, dec_hook=decode_any)))
     except UserError as error:
         tell(_unable(error, last()))

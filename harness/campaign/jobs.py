@@ -55,6 +55,10 @@ class Jobs(Protocol):
         """Run a slice as job number `job`."""
         ...
 
+    def answer(self, job: int, *, granted: bool) -> None:
+        """Answer the last claim of job number `job`."""
+        ...
+
     def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
         """Return the next message of any job, with the job's number, or None if none came in `timeout` seconds.
 
@@ -94,6 +98,10 @@ class JobProcesses:
     def start(self, job: int, task: Slice) -> None:
         """Run a slice as job number `job`."""
         self._processes[job].send(task)
+
+    def answer(self, job: int, *, granted: bool) -> None:
+        """Answer the last claim of job number `job`."""
+        self._processes[job].send(granted)
 
     def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
         """Return the next message of any job, with the job's number, or None if none came in `timeout` seconds."""
@@ -158,8 +166,11 @@ class JobProcess:
         threading.Thread(target=self._write, daemon=True).start()
         self.send(setup)
 
-    def send(self, order: JobSetup | Slice) -> None:
-        """Send an order. A slice's time counts from now, even if the process is still starting."""
+    def send(self, order: JobSetup | Slice | bool) -> None:
+        """Send an order, or the answer to a claim.
+
+        A slice's time counts from now, even if the process is still starting.
+        """
         if isinstance(order, Slice):
             order = replace(order, handed_at=time.monotonic())
         self._orders.put(msgspec.json.encode(order) + b"\n")

@@ -17,7 +17,7 @@ import attnfuzz
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcess
 from attnfuzz.harness.campaign.prepare import lacking, prepare
-from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice, SliceDone
+from attnfuzz.harness.search.messages import AnyMessage, Claim, JobSetup, Slice, SliceDone
 from attnfuzz.kernels.interface.toolchain import BUILT, without_modules
 from attnfuzz.reference.user_error import UserError
 
@@ -72,6 +72,10 @@ class JobActor:
         """Run a slice. The last message is SliceDone or ActorEnded."""
         self._process.send(task)
         for message in self._messages:
+            if isinstance(message, Claim):
+                # Asking the main process would take another method of a busy actor.
+                self._process.send(True)
+                continue
             yield message
             if isinstance(message, SliceDone):
                 return
@@ -134,6 +138,9 @@ class RayJobs:
         """Run a slice as job number `job` on the next free actor."""
         self._waiting.append((job, task))
         self._hand_out()
+
+    def answer(self, job: int, *, granted: bool) -> None:
+        """Do nothing: actors grant all claims, so two of them may settle one failure."""
 
     def restart(self, job: int) -> None:
         """Request another actor after the actor of `job` exited."""

@@ -37,7 +37,7 @@ from attnfuzz.harness.campaign.events import (
 from attnfuzz.harness.campaign.knowledge import UNSETTLED
 from attnfuzz.harness.findings.finding import script_words
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.search.messages import Tally
+from attnfuzz.harness.search.messages import Recognized, Tally
 from attnfuzz.harness.verdict.blame import Blamed
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.strategies.coverage import Pair
@@ -227,6 +227,16 @@ class Standing:
     def deaths(self) -> int:
         """The number of workers that died, on all backends."""
         return sum(score.tally.deaths for score in self.scores.values())
+
+    @property
+    def recognized(self) -> dict[int, Recognized]:
+        """The failures that the ledger's entry of each number may account for, and known causes alone under 0."""
+        return sum((score.tally for score in self.scores.values()), Tally()).recognized
+
+    @property
+    def known_without_finding(self) -> int:
+        """The number of failures that counted as known after one run, and that are no findings."""
+        return sum(each.passed for each in self.recognized.values())
 
     @property
     def pairs(self) -> int:

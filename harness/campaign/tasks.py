@@ -152,6 +152,18 @@ class Tasks:
         task = replace(task, causes=causes, seconds=seconds, shrink_seconds=least)
         return UnderWay(task, since=at)
 
+    def grants(self, run: UnderWay, fingerprint: Fingerprint, under_way: Iterable[UnderWay]) -> bool:
+        """Return whether a slice may settle a failure: no other one does, nor has done since this one began.
+
+        Suspects that were handed out again are settled in any case.
+        """
+        others = (each for each in under_way if each is not run)
+        settled = self.knowledge.is_filed(fingerprint) and fingerprint not in run.task.known
+        granted = bool(run.again) or not (settled or any(each.settles(fingerprint) for each in others))
+        if granted:
+            run.claimed.add(fingerprint.anywhere)
+        return granted
+
     def cut_off(self, run: UnderWay) -> list[SuspectKey]:
         """Record that a job was killed while it ran a slice, whose suspects are handed out again.
 

@@ -16,7 +16,8 @@ class UnderWay:
     """A job's results so far on `task`, which started at `since`.
 
     `again` are the suspects that the slice reruns, `suspects` its own unsettled ones. `unscripted` are the
-    findings whose scripts are being made, by their failures.
+    findings whose scripts are being made, by their failures. `claimed` are the failures that it may settle, at any
+    place if they are faults.
     """
 
     task: Slice
@@ -25,6 +26,7 @@ class UnderWay:
     tally: Tally = field(default_factory=Tally)
     suspects: dict[Fingerprint, Suspect] = field(default_factory=dict)
     unscripted: dict[SuspectKey, str] = field(default_factory=dict)
+    claimed: set[Fingerprint] = field(default_factory=set)
 
     def started(self, job: int) -> SliceStarted:
         """Return the event of its start."""
@@ -60,6 +62,16 @@ class UnderWay:
         own = self.task.minimized
         beside = isinstance(message, Caught) and message.beside
         return own is not None and own.fingerprint == message.fingerprint and not beside
+
+    def settles(self, fingerprint: Fingerprint) -> bool:
+        """Return whether the slice is settling such a failure, or is going to."""
+        settled = {each.anywhere for each, _ in self.held} | self.claimed
+        return fingerprint.anywhere in settled
+
+    def settled(self, fingerprint: Fingerprint) -> Suspect:
+        """Return a suspect that is settled now."""
+        self.claimed.discard(fingerprint.anywhere)
+        return self.suspects.pop(fingerprint)
 
     @property
     def promised(self) -> int:

@@ -104,7 +104,9 @@ class CampaignAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A campaign: `result` in a line. `clean`: cases were judged, and the ledger lists all that failed.
 
     `cases` were drawn and judged; `runs` also has those of earlier cases, and to minimize and confirm.
-    `failed` is the error of the harness itself, if it failed. `reports` are the files that were written.
+    `failed` is the error of the harness itself, if it failed. `known_failures` counts failures that were known after
+    one run without a feature, and are no findings. `ledger` has the remarks on its entries, and `reports` the files
+    that were written.
     """
 
     campaign: str
@@ -121,6 +123,8 @@ class CampaignAnswer(msgspec.Struct, frozen=True, kw_only=True):
     backends: tuple[CampaignBackend, ...]
     causes: tuple[CampaignCause, ...]
     unconfirmed: tuple[str, ...]
+    known_failures: int
+    ledger: tuple[str, ...]
     reports: tuple[str, ...]
 
 

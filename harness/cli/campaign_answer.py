@@ -9,7 +9,7 @@ from attnfuzz.harness.cli.answers import CampaignAnswer, CampaignBackend, Campai
 from attnfuzz.harness.cli.status import reached_share
 from attnfuzz.harness.report.cause_view import CauseView, cause_views
 from attnfuzz.harness.report.files import scripts_in
-from attnfuzz.harness.report.verdict import verdict
+from attnfuzz.harness.report.verdict import ledger_lines, verdict
 
 
 def campaign_answer(name: str, home: Home | None, standing: Standing, reports: Sequence[Path]) -> CampaignAnswer:
@@ -30,6 +30,8 @@ def campaign_answer(name: str, home: Home | None, standing: Standing, reports: S
         backends=tuple(_backend(standing, backend) for backend in standing.scores),
         causes=tuple(map(_cause, cause_views(standing, scripts_in(home)))),
         unconfirmed=tuple(kept.path for kept in standing.unconfirmed),
+        known_failures=standing.known_without_finding,
+        ledger=tuple(ledger_lines(standing.remarks)),
         reports=tuple(map(str, reports)),
     )
 

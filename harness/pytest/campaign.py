@@ -8,6 +8,7 @@ from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.run import run
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.ledger.file import Ledger
 from attnfuzz.harness.report.cause_view import KNOWN, CauseView, cause_views
 from attnfuzz.harness.report.files import scripts_in, write_reports
 from attnfuzz.harness.report.titles import title_of
@@ -49,9 +50,16 @@ class FuzzCampaign:
             why = why_idle(standing, more="give more --attn-time or --attn-examples")
             raise NothingJudged(f"{verdict(standing).text}: {why}")
         causes = cause_views(standing, scripts_in(home))
+        entries = () if self.plan.ledger is None else Ledger.load(self.plan.ledger).entries
+        settled = ((each.title, each.cause.known) for each in causes if each.status == KNOWN)
+        recognized = (
+            (each.title, each.text)
+            for number, each in enumerate(entries, 1)
+            if number in standing.recognized and standing.recognized[number].passed
+        )
         return Found(
             new=[*map(_text, _unexpected(causes)), *_unsettled(standing)],
-            known=[f"known: {each.title}: {each.cause.known}" for each in causes if each.status == KNOWN],
+            known=[f"known: {title}: {why}" for title, why in (*settled, *recognized)],
             again=f"Report: {written.html}\nThe same search: --attn-seed {self.plan.seed}",
         )
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.reduce.ablation import ablations, features_in
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.features.row import Feature
@@ -43,3 +44,22 @@ def leave_out(case: C, features: Collection[Feature], allowed: Callable[[C], boo
         if ablation is not None:
             case = ablation.variants[0]
     return case
+
+
+def without_one(
+    case: C, words: Collection[str], allowed: Callable[[C], bool], *, turn: int
+) -> tuple[C, frozenset[str]]:
+    """Return the case without one of the features that these words of a ledger name, and the names of those removed.
+
+    The case and no names if it does not have them all, or if none of them can be removed. `turn` rotates the choice.
+    """
+    family, named = family_of(case), sorted(words)
+    if not family.ledger_words(case).issuperset(words):
+        return case, frozenset()
+    first = turn % max(len(named), 1)
+    for word in (*named[first:], *named[:first]):
+        members = family.table.properties_of(word) & features_in(case)
+        less = leave_out(case, members, allowed)
+        if word not in family.ledger_words(less):
+            return less, frozenset(each.name for each in members)
+    return case, frozenset()

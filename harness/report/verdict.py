@@ -101,8 +101,10 @@ def _findings(standing: Standing) -> str:
     for reason, why in {OUT_OF_TIME: "for lack of time", JOB_KILLED: "because the job was killed each time"}.items():
         if reasons[reason]:
             parts.append(f"{count(reasons[reason], 'suspect')} not confirmed {why}")
-    known = states[KNOWN]
-    return ", ".join(parts) + (f" ({known:,} known)" if known else "")
+    known = [f"{states[KNOWN]:,} known"] if states[KNOWN] else []
+    if standing.known_without_finding:
+        known.append(f"{count(standing.known_without_finding, 'failure')} as known")
+    return ", ".join(parts) + (f" ({', '.join(known)})" if known else "")
 
 
 def ledger_lines(remarks: Sequence[LedgerRemark]) -> list[str]:

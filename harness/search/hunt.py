@@ -28,7 +28,9 @@ from attnfuzz.harness.search.messages import (
 from attnfuzz.harness.search.new_failures import NewFailures
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.pinned import Pinned
+from attnfuzz.harness.search.rare_deaths import RareDeaths
 from attnfuzz.harness.search.rechecked import rechecked
+from attnfuzz.harness.search.recognition import Recognition
 from attnfuzz.harness.search.settle import settle_confirmed
 from attnfuzz.harness.search.slice_time import SliceTime
 from attnfuzz.harness.search.tally import CountingRunner
@@ -37,6 +39,10 @@ from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.device import Device
+
+_Ran = tuple[AnyCase, Verdict, tuple[AnyCase, ...]]
+"""A case, its verdict, and the cases that its worker had run before it."""
 
 
 class _SearchEnds(Exception):
@@ -50,7 +56,8 @@ class Hunt:
     bug that it began with. Other failures that occur meanwhile are set aside and settled later. `explained` adds
     explanations to the verdict on a caught case. Reduction stays within `capability`, if given, and on other backends
     within `elsewhere`. `novelty` selects interesting cases; without it there are none. Failures that match entries of
-    the `ledger` hide no others.
+    the `ledger` hide no others. `claim` returns whether the slice may settle a failure: another job may be at it.
+    `deaths` keeps known deadly features out of drawn cases for a GPU.
     """
 
     def __init__(
@@ -64,6 +71,8 @@ class Hunt:
         novelty: Novelty | None = None,
         explained: Callable[[Any, Verdict], Verdict] = lambda _, verdict: verdict,
         ledger: Sequence[Entry] = (),
+        claim: Callable[[Fingerprint], bool] = lambda _: True,
+        deaths: RareDeaths | None = None,
     ) -> None:
         def allowed(case: AnyCase) -> bool:
             able = capability if case.backend == task.backend else elsewhere(case.backend)
@@ -74,6 +83,10 @@ class Hunt:
         self._time = SliceTime(task)
         self._causes = KnownCauses(task.causes)
         self._failures = NewFailures(task, self._causes, self._runner, allowed, ledger)
+        self._claim = claim
+        self._deaths = RareDeaths(ledger) if deaths is None else deaths
+        self._on_gpu = capability is not None and capability.device is Device.CUDA
+        self._recognition = Recognition(task, self._causes, self._runner, allowed, ledger, self._deaths)
         self._stages = CaseStages(
             Surroundings(
                 runner=self._runner,
@@ -131,6 +144,8 @@ class Hunt:
     def _settle_all(self, replay: Replay, verdict: Verdict) -> None:
         """Settle the failures of a kept case, or of its related run if that run fails alone."""
         case, history = replay.case, self._runner.history
+        if not replay.failed:
+            case, verdict, history = self._beneath_known(case, verdict, history)
         alone = failing_alone(case, verdict, self._allowed, self._runner.verdict)
         if alone is not None:
             failure = verdict.failures[0]
@@ -166,7 +181,9 @@ class Hunt:
         """Judge a drawn case, and pin a new failure, which ends the search."""
         if self._time.is_up:
             raise _SearchEnds
-        verdict = self._runner.search(self._failures.with_past(case))
+        if self._on_gpu:
+            case = self._deaths.instead_of(case, self._causes, self._allowed)
+        verdict = self._runner.search(self._failures.with_past(case, self._recognition.explained))
         self._note(case, verdict)
         self._pinned = self._behind(case, verdict, self._runner.history if verdict.failures or verdict.passed else ())
         if self._pinned is not None:
@@ -198,8 +215,16 @@ class Hunt:
 
     def _alone(self, case: AnyCase, verdict: Verdict, history: tuple[AnyCase, ...]) -> Pinned[Any] | None:
         """Return `_new` for the case, or for its related run as a separate case if that run fails alone."""
+        case, verdict, history = self._beneath_known(case, verdict, history)
         case, verdict = failing_alone(case, verdict, self._allowed, self._runner.verdict) or (case, verdict)
         return self._new(case, verdict, history)
+
+    def _beneath_known(self, case: AnyCase, verdict: Verdict, history: tuple[AnyCase, ...]) -> _Ran:
+        """Return a case without what accounts for its worst failure, unless that is on file or being settled."""
+        if not verdict.failures or not self._failures.is_unsettled(case, verdict):
+            return case, verdict, history
+        less, again = self._recognition.beneath(case, verdict)
+        return (case, verdict, history) if less == case else (less, again, self._runner.history)
 
     def _new(
         self, case: AnyCase, verdict: Verdict, history: tuple[AnyCase, ...], *, awaited: Sequence[Observation] = ()
@@ -207,6 +232,9 @@ class Hunt:
         """Return the worst new failure of a case if it comes back, or one hidden behind a known failure, or None."""
         suspect = self._failures.choose(case, verdict, awaited)
         if suspect is not None:
+            if not self._claim(suspect.fingerprint):
+                self._failures.leave(suspect)
+                return None
             self._tell(suspect)
             return self._stages.confirm(self._stages.pin(suspect.fingerprint, case, verdict, history))
         variant = self._failures.beneath(case, verdict)
@@ -215,6 +243,7 @@ class Hunt:
     def _settle(self, confirmed: Pinned[Any]) -> None:
         """Send the finding of a confirmed failure, if it always comes back."""
         if (caught := settle_confirmed(self._stages, confirmed)) is not None:
+            self._recognition.settled(confirmed.first, caught.fingerprint, caught.case)
             self._tell(caught)
 
     def _settle_others(self) -> None:

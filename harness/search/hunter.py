@@ -13,6 +13,8 @@ from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, HandedOver, JobSetup, Slice, SliceDone, Tally
 from attnfuzz.harness.search.novelty import Novelty
+from attnfuzz.harness.search.rare_deaths import RareDeaths
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.device import Device
 from attnfuzz.strategies.coverage import pairs_in
@@ -36,19 +38,30 @@ class Handing(Protocol):
 HandOver = Callable[[Caught, Runner, float], Handing]
 """Makes a script of a failure that is to run within this number of seconds, and finds out whose fault it is."""
 
+Claimed = Callable[[Fingerprint], bool]
+"""Returns whether this job may settle a failure."""
+
 
 class Hunter:
     """Runs slices one at a time, and sends their messages. Raises Runner's errors.
 
     `hand_over` makes scripts and triages here, where workers are ready: the main process does not wait for them. A
-    script runs beside the search, one at a time, and a slice ends with its last one.
+    script runs beside the search, one at a time, and a slice ends with its last one. `claim` asks the main process.
     """
 
-    def __init__(self, setup: JobSetup, tell: Callable[[AnyMessage], None], hand_over: HandOver) -> None:
+    def __init__(
+        self,
+        setup: JobSetup,
+        tell: Callable[[AnyMessage], None],
+        hand_over: HandOver,
+        claim: Claimed = lambda _: True,
+    ) -> None:
         self._setup = setup
         self._tell = tell
         self._hand_over = hand_over
         self._handing: deque[Handing] = deque()
+        self._claim = claim
+        self._deaths = RareDeaths(setup.ledger)
         self._novelty = Novelty(lambda case: family_of(case).pair_bits(case), pairs_in)
         self._ran_last = setup.backends[0]
         self._runner = Runner(
@@ -108,6 +121,8 @@ class Hunter:
             novelty=self._novelty,
             explained=self._runner.explained,
             ledger=self._setup.ledger,
+            claim=self._claim,
+            deaths=self._deaths,
         )
         done = hunt.run(drawn_cases(task.backend, self._setup.guard, task.lean))
         self._send_handed(math.inf)

@@ -137,6 +137,26 @@ def _largest(margins: dict[str, float], others: dict[str, float]) -> dict[str, f
     return {tier: max(margins.get(tier, 0.0), others.get(tier, 0.0)) for tier in margins | others}
 
 
+class Recognized(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of failures that an entry of the ledger, or a known cause, may account for. They can be added.
+
+    `passed` of them did not occur without a feature that it needs, `beneath` of them did, and `elsewhere` of them were
+    settled in full and turned out to have another cause.
+    """
+
+    passed: Count = 0
+    beneath: Count = 0
+    elsewhere: Count = 0
+
+    def __add__(self, other: "Recognized") -> "Recognized":
+        """Return the sum of both."""
+        return Recognized(
+            passed=self.passed + other.passed,
+            beneath=self.beneath + other.beneath,
+            elsewhere=self.elsewhere + other.elsewhere,
+        )
+
+
 class Tally(Message, frozen=True, kw_only=True, tag=True):
     """Counts of runs since the last message, in a slice, or on a backend. Tallies can be added.
 
@@ -144,7 +164,8 @@ class Tally(Message, frozen=True, kw_only=True, tag=True):
     judged, including those to shrink and confirm, with `rows` rows; `deaths` of them killed their worker. `shrinking`
     is set if the most recent ones belonged to suspects. `margins` has the largest margin of each tier among cases that
     passed, `dtypes` the same for each dtype of queries, and `phases` the seconds spent in each phase of the judged
-    cases.
+    cases. `recognized` has, under the number of each entry of the ledger, from 1, the failures that it may account for,
+    and under 0 those of known causes alone.
     """
 
     searched: Count = 0
@@ -156,11 +177,15 @@ class Tally(Message, frozen=True, kw_only=True, tag=True):
     margins: dict[str, float] = {}
     dtypes: dict[str, DtypeMargins] = {}
     phases: dict[str, Seconds] = {}
+    recognized: dict[Count, Recognized] = {}
 
     def __add__(self, later: "Tally") -> "Tally":
         """Return the sum of both."""
         dtypes, phases = self.dtypes | later.dtypes, self.phases | later.phases
         none = DtypeMargins()
+        recognized = dict(self.recognized)
+        for entry, counts in later.recognized.items():
+            recognized[entry] = recognized.get(entry, Recognized()) + counts
         return Tally(
             searched=self.searched + later.searched,
             unsupported=self.unsupported + later.unsupported,
@@ -171,6 +196,7 @@ class Tally(Message, frozen=True, kw_only=True, tag=True):
             margins=_largest(self.margins, later.margins),
             dtypes={dtype: self.dtypes.get(dtype, none) + later.dtypes.get(dtype, none) for dtype in dtypes},
             phases={phase: self.phases.get(phase, 0.0) + later.phases.get(phase, 0.0) for phase in phases},
+            recognized=recognized,
         )
 
 
@@ -197,6 +223,12 @@ class Rechecked(Message, frozen=True, kw_only=True, tag=True):
     runs: int
     unsupported: str | None = None
     inconclusive: bool = False
+
+
+class Claim(Message, frozen=True, kw_only=True, tag=True):
+    """Asks whether the job may settle a failure. The answer is an order: true unless another job is settling it."""
+
+    fingerprint: Fingerprint
 
 
 class Suspect(Message, frozen=True, kw_only=True, tag=True):
@@ -305,6 +337,7 @@ AnyMessage = (
     Tally
     | Interesting
     | Rechecked
+    | Claim
     | Suspect
     | Caught
     | HandedOver

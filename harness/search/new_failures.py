@@ -1,6 +1,6 @@
 """The failures of judged cases that a slice settles."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from attnfuzz.harness.ledger.entry import Entry, in_all_modes, reason_of
@@ -33,6 +33,7 @@ class NewFailures:
         self._ledger = [each for each in ledger if each.is_about(task.backend)]
         self._symptoms = Symptoms(runner.verdict, allowed)
         self._passed_over = set(task.known)
+        self._held = {each.anywhere for each in task.held}
         self._beside: set[Fingerprint] = set()
         self._laid_bare = 0
         self._aside: dict[Fingerprint, tuple[AnyCase, Verdict, tuple[AnyCase, ...]]] = {}
@@ -70,9 +71,9 @@ class NewFailures:
         self._laid_bare += 1
         return without(case, present, self._allowed, turn=self._laid_bare)
 
-    def with_past(self, case: AnyCase) -> AnyCase:
-        """Return a drawn case that goes on after known failures."""
-        known = in_all_modes(self._passed_over, case, self._ledger)
+    def with_past(self, case: AnyCase, explained: Collection[Fingerprint] = ()) -> AnyCase:
+        """Return a drawn case that goes on after known failures, and after those `explained` without settling them."""
+        known = in_all_modes(self._passed_over.union(explained), case, self._ledger)
         return case.having(past=past_failures(known, case.backend))
 
     def after_explained(self, case: AnyCase, verdict: Verdict) -> tuple[AnyCase, bool]:
@@ -86,7 +87,17 @@ class NewFailures:
 
     def is_held(self, case: AnyCase, verdict: Verdict) -> bool:
         """Return whether another job is settling a failure of the case, whose others may have the same cause."""
-        return not set(self._task.held).isdisjoint(Fingerprint.of(case.backend, each) for each in verdict.failures)
+        return not self._held.isdisjoint(Fingerprint.of(case.backend, each).anywhere for each in verdict.failures)
+
+    def is_unsettled(self, case: AnyCase, verdict: Verdict) -> bool:
+        """Return whether the worst failure of a case is neither known nor being settled by another job."""
+        worst = Fingerprint.of(case.backend, verdict.failures[0])
+        return worst not in self._passed_over and not self.is_held(case, verdict)
+
+    def leave(self, suspect: Suspect) -> None:
+        """Leave a chosen failure to the job that is settling it."""
+        self._held.add(suspect.fingerprint.anywhere)
+        (self._beside if suspect.beside else self._passed_over).discard(suspect.fingerprint)
 
     def is_known(self, fingerprint: Fingerprint) -> bool:
         """Return whether failures with this fingerprint are known or were chosen before."""

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from attnfuzz.harness.family import family_of
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
-from attnfuzz.harness.search.messages import DtypeMargins, Tally
+from attnfuzz.harness.search.messages import DtypeMargins, Recognized, Tally
 from attnfuzz.harness.verdict.failures import DEATHS, Kind, Verdict
 from attnfuzz.reference.any_case import AnyCase
 
@@ -37,6 +37,12 @@ class CountingRunner:
         """Run a drawn case: one more example."""
         return self._run(case, drawn=True)
 
+    def recognized(self, entry: int, counts: Recognized) -> None:
+        """Count failures that the ledger's entry of this number may account for, or under 0 a known cause."""
+        counted = Tally(recognized={entry: counts})
+        self.total += counted
+        self._news += counted
+
     def renew(self) -> None:
         """Use a fresh worker for the next case."""
         self._runner.renew()
@@ -57,7 +63,7 @@ class CountingRunner:
         """Report pending counts."""
         news, self._news = self._news, Tally()
         self._reported_at = time.monotonic()
-        if news.searched or news.unsupported or news.cases:
+        if news.searched or news.unsupported or news.cases or news.recognized:
             self._tell(structs.replace(news, shrinking=self.shrinking))
 
     def _run(self, case: AnyCase, *, drawn: bool) -> Verdict:

@@ -85,6 +85,11 @@ class FeatureTable:
         groups = (name for name, members in self.groups.items() if not members.isdisjoint(names))
         return self.coverage_of(case) | names | frozenset(groups)
 
+    def properties_of(self, word: str) -> frozenset[Feature]:
+        """Return the properties that a word of a ledger names: one, those of a group, or those that a value shows."""
+        names = self.groups.get(word, {word})
+        return frozenset(each for each in self.features.values() if each.name in names or word in each.shown_by)
+
     def current(self, words: Iterable[str]) -> frozenset[str]:
         """Return the current words for the features that an older ledger names."""
         return frozenset(self.former.get(word, word) for word in words)

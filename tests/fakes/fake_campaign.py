@@ -147,6 +147,7 @@ class ScriptedJobs:
     def __init__(self, script: Iterable[Message | BaseException], count: int = 1) -> None:
         self.count = count
         self.slices: list[Slice] = []
+        self.answers: list[bool] = []
         self._script = list(script)
 
     def start(self, job: int, task: Slice) -> None:
@@ -159,6 +160,9 @@ class ScriptedJobs:
         if isinstance(message, BaseException):
             raise message
         return 0, cast("AnyMessage", message)
+
+    def answer(self, job: int, *, granted: bool) -> None:
+        self.answers.append(granted)
 
     def kill(self, job: int) -> None:
         self._script.append(JobEnded(job, "killed", killed=True))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from small_cases import HEADS, step
 
 from attnfuzz.harness.reduce.ablation import features_in
-from attnfuzz.harness.sandbox.case_runner import OneByOne
+from attnfuzz.harness.sandbox.case_runner import OneByOne, RepeatingRunner
 from attnfuzz.harness.search.messages import AnyMessage
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.reference.case import Case, Mode
@@ -95,6 +95,6 @@ class FaultyJudge(OneByOne):
         """Answer as before: these faults come back."""
 
 
-def hunted(judge: FaultyJudge, **task: Any) -> list[AnyMessage]:
+def hunted(judge: RepeatingRunner, **task: Any) -> list[AnyMessage]:
     """What a slice tells of cases with and without features."""
     return hunt(judge, featured_cases(), **{"examples": 60, **task})[1]

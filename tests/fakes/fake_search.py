@@ -13,7 +13,9 @@ from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, HandedOver, Slice, SliceDone, Tally
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, Request, Step
 from attnfuzz.reference.geometry import Geometry
 
@@ -63,12 +65,22 @@ def hunt(
     *,
     novelty: Novelty | None = None,
     ledger: Sequence[Entry] = (),
+    claim: Callable[[Fingerprint], bool] = lambda _: True,
+    capability: Capability | None = None,
     **task: object,
 ) -> tuple[SliceDone, list[AnyMessage]]:
     """Run a slice of the backend "fake": how it ended, and its messages."""
     sent: list[AnyMessage] = []
     options: dict[str, object] = {"backend": "fake", "index": 0, "seed": 1, "examples": 200, **task}
-    search = Hunt(Slice(**options), judge, sent.append, novelty=novelty, ledger=ledger)  # type: ignore[arg-type]
+    search = Hunt(
+        Slice(**options),  # type: ignore[arg-type]
+        judge,
+        sent.append,
+        novelty=novelty,
+        ledger=ledger,
+        claim=claim,
+        capability=capability,
+    )
     return search.run(fake_cases() if drawn is None else drawn), sent
 
 
@@ -166,6 +178,10 @@ class FakeJobs:
     def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
         """The next message."""
         return self._messages.popleft() if self._messages else None
+
+    def answer(self, job: int, *, granted: bool) -> None:
+        """These jobs run one after the other, and claim nothing."""
+        raise AssertionError((job, granted))
 
     def kill(self, job: int) -> None:
         """These jobs are never stuck."""

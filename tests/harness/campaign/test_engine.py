@@ -41,8 +41,18 @@ from attnfuzz.harness.corpus import Why
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.ledger.entry import Entry
 from attnfuzz.harness.ledger.file import Ledger
-from attnfuzz.harness.search.messages import DriverAwaited, Interesting, Ready, Rechecked, SliceDone, SliceKind, Tally
+from attnfuzz.harness.search.messages import (
+    Claim,
+    DriverAwaited,
+    Interesting,
+    Ready,
+    Rechecked,
+    SliceDone,
+    SliceKind,
+    Tally,
+)
 from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import case_id
@@ -193,6 +203,12 @@ def test_progress_of_many_tallies_is_reported_once_a_second_and_before_the_slice
         assert sum(event.tally.deaths for event in of(Progress, events)) == 5
         assert of(Progress, events)[-1].tally.margins == {"T4": 0.1}
         assert events.index(of(Progress, events)[-1]) < events.index(of(SliceFinished, events)[0])
+
+
+def test_a_claim_is_answered(tmp_path: Path) -> None:
+    jobs = ScriptedJobs([Claim(fingerprint=Fingerprint.of("fake", observed())), Tally(searched=250, cases=250), DONE])
+    list(begin(plan(tmp_path, examples=250), jobs).events())
+    assert jobs.answers == [True]
 
 
 def test_an_idle_job_gets_no_examples_that_another_one_has_searched(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from attnfuzz.harness.campaign.tasks import Tasks
 from attnfuzz.harness.campaign.under_way import UnderWay
 from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.search.messages import Interesting, Slice, SliceDone, SliceKind, Suspect, Tally
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.calls import Call, CallCase
 from attnfuzz.strategies.coverage import Pair
@@ -132,6 +133,29 @@ def test_a_failure_that_another_job_is_settling_is_left_to_it(tmp_path: Path) ->
     again = chooser(asked, [searched("fake", 1.0), waiting]).next(2.0, [at_work], {})
     assert again is not None
     assert (again.task.kind, again.task.held) == (SliceKind.ONCE_MORE, ())
+
+
+def test_the_first_slice_that_claims_a_failure_settles_it_alone(tmp_path: Path) -> None:
+    asked = plan(tmp_path, examples=None, seconds=60.0)
+    choose, claimed = chooser(asked, []), structs.replace(SUSPECT.fingerprint, kind=Kind.ILLEGAL_ACCESS)
+    first, second = (UnderWay(drawn_slice("fake", index, 250, seed=1), since=0.0) for index in range(2))
+    both = [first, second]
+    assert choose.grants(first, claimed, both)
+    assert not choose.grants(second, structs.replace(claimed, place="elsewhere"), both), "a fault is one at any place"
+    assert choose.grants(second, structs.replace(claimed, mode="extend"), both)
+    first.suspects[claimed] = Suspect(fingerprint=claimed, case=SUSPECT.case, observation=SUSPECT.observation)
+    first.settled(claimed)
+    assert choose.grants(second, claimed, both)
+
+
+def test_a_failure_on_file_since_a_slice_began_is_not_settled_again(tmp_path: Path) -> None:
+    asked, (on_file, case) = plan(tmp_path, examples=None, seconds=60.0), (filed(decode(7)), decode(8))
+    choose, task = chooser(asked, [on_file]), drawn_slice("fake", 0, 250, seed=1)
+    before, since = (UnderWay(structs.replace(task, known=known), since=0.0) for known in ((), (on_file.fingerprint,)))
+    assert not choose.grants(before, on_file.fingerprint, [before])
+    assert choose.grants(since, on_file.fingerprint, [since]), "it is beside the known one"
+    again = UnderWay(task, since=0.0, again=((on_file.fingerprint, case),))
+    assert choose.grants(again, on_file.fingerprint, [again])
 
 
 @pytest.mark.parametrize(("others", "first"), [(0.0, "other"), (9.0, "other"), (11.0, "fake")])

@@ -10,7 +10,7 @@ from fake_search import decode, observed
 from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.closing import remarks_on
-from attnfuzz.harness.campaign.events import FindingChecked, FindingFiled, UnconfirmedKept
+from attnfuzz.harness.campaign.events import FindingChecked, FindingFiled, Progress, UnconfirmedKept
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.run import check_plan
 from attnfuzz.harness.campaign.standing import Standing
@@ -19,6 +19,7 @@ from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.ledger.entry import Entry
 from attnfuzz.harness.ledger.file import Ledger, LedgerError
+from attnfuzz.harness.search.messages import Recognized, Tally
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
@@ -121,6 +122,25 @@ def test_a_reason_comes_with_its_issue() -> None:
 @pytest.mark.parametrize("event", [FILED, rechecked(State.OPEN), rechecked(State.RETURNED), UNCONFIRMED])
 def test_an_entry_that_matched_gets_no_remark(event: FindingFiled | FindingChecked | UnconfirmedKept) -> None:
     assert remarks_on(Ledger([ENTRY]), Standing.of([STARTED, event]), []) == []
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        (Recognized(passed=1), "1 failure passed without its features"),
+        (
+            Recognized(passed=2, beneath=3, elsewhere=1),
+            (
+                "it hides too much: 3 also occurred without its features and 1 had another cause, "
+                "2 failures passed without its features; narrow it"
+            ),
+        ),
+    ],
+)
+def test_an_entry_that_matches_failures_without_its_features_is_named(counts: Recognized, text: str) -> None:
+    progress = Progress(at=1.0, backend="fake", tally=Tally(recognized={1: counts}))
+    (remark,) = remarks_on(Ledger([ENTRY]), Standing.of([STARTED, progress]), [])
+    assert (remark.entry, remark.text) == (1, text)
 
 
 def test_an_entry_whose_failures_all_pass_now_should_go(tmp_path: Path) -> None:

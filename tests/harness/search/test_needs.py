@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.findings.finding import Finding
 from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, FEATURES, features_in
+from attnfuzz.harness.search import recognition
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import Replay, ShrinkBudget
 from attnfuzz.harness.search.needs import cause_of, needs_of
@@ -95,8 +96,9 @@ def test_without_a_budget_no_feature_is_known_to_be_needed() -> None:
 
 @pytest.mark.parametrize(("seconds", "cause"), [(None, "known"), (0.0, "")])
 def test_a_failure_that_there_is_no_time_to_shrink_is_compared_with_known_causes(
-    seconds: float | None, cause: str
+    monkeypatch: pytest.MonkeyPatch, seconds: float | None, cause: str
 ) -> None:
+    monkeypatch.setattr(recognition, "IN_FULL", 1)
     judge = FaultyJudge(Fault(needs=("sinks",)))
     decode = featured(mode=Mode.DECODE, sinks=True)
     (failure,) = judge.verdict(decode).failures
