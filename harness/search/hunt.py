@@ -220,7 +220,7 @@ class Hunt:
         return self._new(case, verdict, history)
 
     def _beneath_known(self, case: AnyCase, verdict: Verdict, history: tuple[AnyCase, ...]) -> _Ran:
-        """Return a case without what accounts for its worst failure, unless that is on file or being settled."""
+        """Return a case without the known reason of its worst failure, unless that is on file or being settled."""
         if not verdict.failures or not self._failures.is_unsettled(case, verdict):
             return case, verdict, history
         less, again = self._recognition.beneath(case, verdict)

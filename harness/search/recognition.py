@@ -24,7 +24,7 @@ OF_CAUSES: Final = 0
 
 
 class _Account(NamedTuple):
-    """What may account for a failure: the `words` of features that it needs, and the ledger's `entry` if it is one."""
+    """A possible reason of a failure: the `words` of features that it needs, and the ledger's `entry` if it is one."""
 
     words: frozenset[str]
     entry: Entry | None = None
@@ -37,7 +37,7 @@ class Recognition:
     the case without the feature. A known cause of failures that kill no worker is asked for its other prediction too:
     the case also fails with its features alone. The slice's seed determines which failures are settled in full.
 
-    `explained` are the failures that counted as known. `deaths` learns what kills a worker.
+    `explained` are the failures that counted as known. `deaths` learns the features that kill a worker.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Recognition:
         self.explained: set[Fingerprint] = set()
 
     def beneath(self, case: AnyCase, verdict: Verdict) -> tuple[AnyCase, Verdict]:
-        """Return a failing case without what accounts for its worst failure, with the verdict on it.
+        """Return a failing case without the features that account for its worst failure, with the verdict on it.
 
         Returns both as they are if nothing accounts for the failure, or it is to be settled in full.
         """
@@ -102,7 +102,7 @@ class Recognition:
             self._runner.recognized(number, counts)
 
     def _accounts(self, case: AnyCase, fingerprint: Fingerprint) -> Iterator[_Account]:
-        """Yield what may account for a failure of a case, entries of the ledger first."""
+        """Yield the possible reasons of a failure of a case, entries of the ledger first."""
         table = family_of(case).table
         for entry in self._entries:
             if entry.features and entry.matches(fingerprint, case, None):
