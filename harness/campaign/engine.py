@@ -44,12 +44,12 @@ from attnfuzz.harness.search.messages import (
     NOT_COME_BACK,
     AnyMessage,
     Caught,
-    Claim,
     DriverAwaited,
     Gap,
     HandedOver,
     Interesting,
     Lost,
+    MaySettle,
     Ready,
     Rechecked,
     SameCauses,
@@ -340,7 +340,7 @@ class Campaign:
                 self._deaths[job] = 0
                 run.tally += message
                 self._tallies.add(run.task.backend, message)
-            case Claim(fingerprint=fingerprint):
+            case MaySettle(fingerprint=fingerprint):
                 self._jobs.answer(job, granted=self._tasks.grants(run, fingerprint, self._running.values()))
             case SliceDone():
                 yield from self._finish_slice(job, message)

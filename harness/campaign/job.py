@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from attnfuzz.harness.search.messages import AnyMessage, Claim, DriverAwaited, JobSetup, Ready, Slice, Unable
+from attnfuzz.harness.search.messages import AnyMessage, DriverAwaited, JobSetup, MaySettle, Ready, Slice, Unable
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.workers import gpu_gone
 from attnfuzz.harness.workers.forked import fork_ahead
@@ -42,7 +42,7 @@ def main() -> None:
         replies.flush()
 
     def claim(fingerprint: Fingerprint) -> bool:
-        tell(Claim(fingerprint=fingerprint))
+        tell(MaySettle(fingerprint=fingerprint))
         # Nothing is read when the main process has gone; the job ends with it.
         return msgspec.json.decode(orders.readline() or b"false", type=bool)
 

@@ -17,7 +17,7 @@ import attnfuzz
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcess
 from attnfuzz.harness.campaign.prepare import lacking, prepare
-from attnfuzz.harness.search.messages import AnyMessage, Claim, JobSetup, Slice, SliceDone
+from attnfuzz.harness.search.messages import AnyMessage, JobSetup, MaySettle, Slice, SliceDone
 from attnfuzz.kernels.interface.toolchain import BUILT, without_modules
 from attnfuzz.reference.user_error import UserError
 
@@ -72,7 +72,7 @@ class JobActor:
         """Run a slice. The last message is SliceDone or ActorEnded."""
         self._process.send(task)
         for message in self._messages:
-            if isinstance(message, Claim):
+            if isinstance(message, MaySettle):
                 # Asking the main process would take another method of a busy actor.
                 self._process.send(True)
                 continue

@@ -225,7 +225,7 @@ class Rechecked(Message, frozen=True, kw_only=True, tag=True):
     inconclusive: bool = False
 
 
-class Claim(Message, frozen=True, kw_only=True, tag=True):
+class MaySettle(Message, frozen=True, kw_only=True, tag=True):
     """Asks whether the job may settle a failure. The answer is an order: true unless another job is settling it."""
 
     fingerprint: Fingerprint
@@ -337,7 +337,7 @@ AnyMessage = (
     Tally
     | Interesting
     | Rechecked
-    | Claim
+    | MaySettle
     | Suspect
     | Caught
     | HandedOver

@@ -42,9 +42,9 @@ from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.ledger.entry import Entry
 from attnfuzz.harness.ledger.file import Ledger
 from attnfuzz.harness.search.messages import (
-    Claim,
     DriverAwaited,
     Interesting,
+    MaySettle,
     Ready,
     Rechecked,
     SliceDone,
@@ -206,7 +206,9 @@ def test_progress_of_many_tallies_is_reported_once_a_second_and_before_the_slice
 
 
 def test_a_claim_is_answered(tmp_path: Path) -> None:
-    jobs = ScriptedJobs([Claim(fingerprint=Fingerprint.of("fake", observed())), Tally(searched=250, cases=250), DONE])
+    jobs = ScriptedJobs(
+        [MaySettle(fingerprint=Fingerprint.of("fake", observed())), Tally(searched=250, cases=250), DONE]
+    )
     list(begin(plan(tmp_path, examples=250), jobs).events())
     assert jobs.answers == [True]
 
