@@ -12,9 +12,8 @@ import torch
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.judge import judge
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import Evidence, RealRows
+from attnfuzz.harness.judge.evidence import Evidence
 from attnfuzz.harness.judge.judge import STATISTICAL
-from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.kernels.interface.backend import Attended, Output
 from attnfuzz.kernels.native.ops import trtllm_batch_decode_with_kv_cache, workspace_bytes
@@ -31,42 +30,49 @@ PAGE_SIZE: Final = 16
 CONTRACT: Final = Contract(lse=LseBase.TWO)
 _TILE: Final = 128
 
-Found = Callable[[torch.Tensor, torch.Tensor], bool]
-"""A function that decides whether an output is wrong: out [requests, heads, dim], lse [requests, heads] in base 2."""
+Found = Callable[[torch.Tensor, torch.Tensor | None], bool]
+"""A function that decides whether an output is wrong: out [requests, heads, dim], lse [requests, heads] or None."""
 
 
 @dataclass(frozen=True)
 class DecodeBatch:
-    """REQUESTS requests of one query token and `length` keys each, with all query heads on one KV head, without a mask.
+    """Requests of one query token and `length` keys each, without a mask.
 
-    `output` is the output of a correct kernel, with LSE in base 2. `unrounded` [requests, heads, dim] is that output in
-    fp64, before rounding to the output's dtype. `budget` holds the exact answer and the noise model.
+    `evidence` has the output of a correct kernel with its exact answer and noise model. `unrounded` [requests, heads,
+    dim] is the output in fp64, before rounding to its dtype.
     """
 
     length: int
-    dtype: DType
-    family: ValueFamily
-    geometry: Geometry
-    noise: NoiseModel
-    output: Output
+    evidence: Evidence
     unrounded: torch.Tensor
-    budget: ErrorBudget
     tiers: tuple[Tier, ...]
 
     @property
-    def lse(self) -> torch.Tensor:
-        """The LSE of the output."""
-        assert self.output.lse is not None
-        return self.output.lse
+    def out(self) -> torch.Tensor:
+        """The output [requests, heads, dim]."""
+        return self.evidence.out
+
+    @property
+    def lse(self) -> torch.Tensor | None:
+        """The LSE [requests, heads] in the contract's base, if the kernel has one."""
+        return self.evidence.lse
+
+    @property
+    def budget(self) -> ErrorBudget:
+        """The exact answer and the noise model."""
+        return self.evidence.budget
+
+    def tokens(self, request: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return query [heads, dim], keys [length, kv heads, dim] and values of a request."""
+        problem, own = self.budget.problem, slice(request * self.length, (request + 1) * self.length)
+        return problem.query[request], problem.key[own], problem.value[own]
 
     def judges(self) -> dict[str, Found]:
         """Return a judge for each tier that applies, with the tier's share of alpha, and one for all tiers together."""
         return {**{tier: partial(self._found, (tier,)) for tier in self.tiers}, "all": partial(self._found, self.tiers)}
 
-    def _found(self, tiers: Collection[Tier], out: torch.Tensor, lse: torch.Tensor) -> bool:
-        output = replace(self.output, out=out, lse=lse)
-        rows = RealRows(output.attended, out.shape[0], out.device)
-        evidence = Evidence.of(output, rows, self.budget, CONTRACT, partial(Observation, step=0))
+    def _found(self, tiers: Collection[Tier], out: torch.Tensor, lse: torch.Tensor | None) -> bool:
+        evidence = replace(self.evidence, out=out, lse=lse)
         results = (judge(evidence) for tier, _, judge in STATISTICAL if tier in tiers)
         return any(each is not None and each.failure is not None for each in results)
 
@@ -113,7 +119,7 @@ def run_correct_kernel(length: int, dtype: DType, family: ValueFamily, rows: int
         message = judgement.observations[0].message
         raise click.ClickException(f"the correct kernel fails, {dtype} {family} with {length} keys: {message}")
     tiers = tuple(tier for tier in Tier if tier in judgement.margins)
-    return DecodeBatch(length, dtype, family, geometry, noise, output, unrounded.double(), judgement.kept.budget, tiers)
+    return DecodeBatch(length, judgement.kept, unrounded.double(), tiers)
 
 
 def rounded_weights(

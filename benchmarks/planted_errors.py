@@ -19,8 +19,8 @@ _MOST_PAGES = 32
 _EQUAL = 1 + 1e-9
 """Largest ratio of a row's largest weight to its average weight for which they count as equal."""
 
-Wrong = tuple[torch.Tensor, torch.Tensor]
-"""An output with an error: out [requests, heads, dim] in the output's dtype, lse [requests, heads] in base 2."""
+Wrong = tuple[torch.Tensor, torch.Tensor | None]
+"""An output with an error: out [requests, heads, dim] in the output's dtype, lse [requests, heads], if there is one."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ def _wrong_values(batch: DecodeBatch, size: float, trial: int) -> Wrong:
     request, heads, generator = _one_row(batch, trial)
     swapped = torch.randperm(batch.length, generator=generator)[: 2 * int(size)]
     weights, values = _weighed(batch, request, heads, swapped)
-    wrong = values.roll(len(swapped) // 2, dims=0)[: int(size)]
-    return _planted(batch, request, heads, weights[:, : int(size)] @ (wrong - values[: int(size)]))
+    wrong = values.roll(len(swapped) // 2, dims=1)[:, : int(size)]
+    return _planted(batch, request, heads, _summed(weights[:, : int(size)], wrong - values[:, : int(size)]))
 
 
 def _dropped(batch: DecodeBatch, size: float, trial: int, *, unit: int, whole_request: bool) -> Wrong:
@@ -64,7 +64,7 @@ def _dropped(batch: DecodeBatch, size: float, trial: int, *, unit: int, whole_re
     weights, values = _weighed(batch, request, heads, keys)
     lost = weights.sum(dim=-1, keepdim=True)
     out = batch.budget.answer.out[request, heads]
-    change = (out * lost - weights @ values) / (1 - lost)
+    change = (out * lost - _summed(weights, values)) / (1 - lost)
     return _planted(batch, request, heads, change, torch.log1p(-lost.squeeze(-1)))
 
 
@@ -74,11 +74,13 @@ def _scaled(batch: DecodeBatch, size: float, trial: int) -> Wrong:
     generator = torch.Generator().manual_seed(trial)
     signs = torch.randint(0, 2, answer.shape[:2], generator=generator).mul_(2).sub_(1).unsqueeze(-1)
     wrong = answer * (1 - size if trial % 2 else 1 + size) + (batch.unrounded - answer) * signs
-    return wrong.to(batch.output.out.dtype), batch.lse
+    return wrong.to(batch.out.dtype), batch.lse
 
 
 def _shifted_lse(batch: DecodeBatch, size: float, trial: int) -> Wrong:
-    return batch.output.out, batch.lse + (-size if trial % 2 else size)
+    assert batch.lse is not None
+    shift = size * log(2.0) / batch.evidence.lse_unit
+    return batch.out, batch.lse + (-shift if trial % 2 else shift)
 
 
 _ONE_PAGE = partial(_counts, unit=PAGE_SIZE)
@@ -115,26 +117,38 @@ def _one_row(batch: DecodeBatch, trial: int) -> tuple[int, slice, torch.Generato
     equal = rows[(batch.budget.moments.p_peak * batch.length < _EQUAL).flatten()]
     rows = equal if len(equal) else rows
     chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(batch.length))[trial % _ROWS % len(rows)]
-    request, head = divmod(int(rows[chosen]), batch.geometry.q_heads)
+    request, head = divmod(int(rows[chosen]), batch.out.shape[1])
     seed = derive_seed(trial, batch.length) >> 2
     return request, slice(head, head + 1), torch.Generator().manual_seed(seed)
 
 
 def _weighed(batch: DecodeBatch, request: int, heads: slice, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return softmax weights [heads, keys] and values [keys, dim] of some keys of a request, in fp64."""
-    attended = batch.output.attended[request]
-    key, value = (tokens[keys, 0].double() for tokens in (attended.key, attended.value))
-    logits = attended.query[0, heads].double() @ key.T * batch.output.bmm1_scale
-    return torch.exp(logits - batch.budget.answer.lse[request, heads].unsqueeze(-1)), value
+    """Return softmax weights [heads, keys] and scaled values [kv heads, keys, dim] of some keys of a request, in fp64.
+
+    `heads` are one head, or all.
+    """
+    problem, (query, key, value) = batch.budget.problem, batch.tokens(request)
+    queries = query[heads].double()
+    first = (heads.start or 0) * key.shape[1] // query.shape[0]
+    own = slice(first, None if len(queries) == len(query) else first + 1)
+    key, value = (tokens[keys, own].double().transpose(0, 1) for tokens in (key, value))
+    logits = queries.view(len(key), -1, key.shape[-1]) @ key.transpose(1, 2) * problem.bmm1_scale
+    lse = batch.budget.answer.lse[request, heads].unsqueeze(-1)
+    return torch.exp(logits.view(len(queries), -1) - lse), value * problem.bmm2_scale
+
+
+def _summed(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return the sums [heads, dim] of values [kv heads, keys, dim] with these weights [heads, keys]."""
+    return (weights.view(len(values), -1, weights.shape[-1]) @ values).view(len(weights), -1)
 
 
 def _planted(
     batch: DecodeBatch, request: int, heads: slice, change: torch.Tensor, lse_change: torch.Tensor | None = None
 ) -> Wrong:
     """Return the kernel's output with `change` [heads, dim] and the natural `lse_change` [heads] in some rows."""
-    out, lse = batch.output.out.clone(), batch.lse
+    out, lse = batch.out.clone(), batch.lse
     out[request, heads] = (batch.unrounded[request, heads] + change).to(out.dtype)
-    if lse_change is not None:
+    if lse is not None and lse_change is not None:
         lse = lse.clone()
-        lse[request, heads] += (lse_change / log(2.0)).to(lse.dtype)
+        lse[request, heads] += (lse_change / batch.evidence.lse_unit).to(lse.dtype)
     return out, lse

@@ -34,9 +34,10 @@ def rivals(batch: DecodeBatch) -> dict[str, Found]:
 def _same_precision(batch: DecodeBatch) -> torch.Tensor:
     """Compute attention with torch in the inputs' dtype, rounded after each operation: [requests, heads, dim]."""
     requests = []
-    for attended in batch.output.attended:
-        key, value = attended.key[:, 0].float(), attended.value[:, 0].float()
-        scaled = attended.query[0] * batch.output.bmm1_scale
+    for request in range(len(batch.out)):
+        query, keys, values = batch.tokens(request)
+        key, value = keys[:, 0].float(), values[:, 0].float()
+        scaled = query * batch.budget.problem.bmm1_scale
         parts = []
         for heads in scaled.split(_HEADS_AT_ONCE):
             logits = (heads.float() @ key.T).to(scaled.dtype)

@@ -110,13 +110,13 @@ def _measured(setting: Setting) -> dict[str, Smallest]:
     batch = run_correct_kernel(setting.length, setting.dtype, setting.family, setting.rows, setting.seed)
     judges = {**batch.judges(), **rivals(batch)}
     return {
-        kind.name: {name: _smallest(kind, batch, found, setting.trials) for name, found in judges.items()}
+        kind.name: {name: smallest(kind, batch, found, setting.trials) for name, found in judges.items()}
         for kind in setting.kinds
         if kind.sizes(setting.length)
     }
 
 
-def _smallest(kind: ErrorKind, batch: DecodeBatch, found: Found, trials: int) -> float | None:
+def smallest(kind: ErrorKind, batch: DecodeBatch, found: Found, trials: int) -> float | None:
     """Return the smallest size that is found often enough, or None. Larger errors are easier to find."""
     sizes = kind.sizes(batch.length)
     different = min(trials, kind.different)

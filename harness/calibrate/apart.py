@@ -1,17 +1,14 @@
 """Calibrations in workers like a campaign's: their deaths end no command, and no CUDA context is made here."""
 
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 
 import msgspec
 import torch
 
 from attnfuzz.harness.calibrate.calibrate import Measured, measure
 from attnfuzz.harness.calibrate.sample import CannotCalibrate
-from attnfuzz.harness.sandbox.teams import Team, team_of, workers_of
+from attnfuzz.harness.sandbox.side_by_side import side_by_side
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.nursery import named
 from attnfuzz.harness.workers.postmortem import Death
@@ -63,34 +60,13 @@ def measure_apart(
         HandlerError, NurseryError, GpuGone: the harness or the GPU failed.
     """
     until = None if seconds is None else time.monotonic() + seconds
-    waiting: queue.SimpleQueue[CalibrationRequest] = queue.SimpleQueue()
-    for request in requests:
-        waiting.put(request)
-    results: queue.SimpleQueue[tuple[CalibrationRequest, Measured | NoCalibration | Exception]] = queue.SimpleQueue()
-
-    def work(index: int) -> None:
-        teams: dict[Team, Workers] = {}
-        with ExitStack() as stack:
-            while True:
-                try:
-                    request = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                try:
-                    team = team_of(request.backend)
-                    if team not in teams:
-                        teams[team] = stack.enter_context(workers_of(team, named(handle), index=index))
-                    results.put((request, _measured(teams[team], request, until, tell)))
-                except Exception as error:  # noqa: BLE001 - raised again in the caller's thread
-                    results.put((request, error))
-
-    for index in range(min(jobs, len(requests))):
-        threading.Thread(target=work, args=(index,), daemon=True).start()
-    for _ in requests:
-        request, result = results.get()
-        if isinstance(result, Exception):
-            raise result
-        yield request, result
+    yield from side_by_side(
+        requests,
+        lambda workers, request: _measured(workers, request, until, tell),
+        backend=lambda request: request.backend,
+        handler=named(handle),
+        jobs=jobs,
+    )
 
 
 def _measured(

@@ -2,20 +2,21 @@
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
+import torch
 from msgspec import structs
 
 from attnfuzz.harness.family import family_of
-from attnfuzz.harness.inside.places import on_host, place_of
-from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import Evidence, RealRows, packed_problem
+from attnfuzz.harness.inside.execute import Execution
+from attnfuzz.harness.inside.places import place_of
+from attnfuzz.harness.judge.evidence import Evidence
+from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.search.examples import derive_seed, run_examples
-from attnfuzz.harness.verdict.failures import Observation
-from attnfuzz.kernels.interface.backend import Backend, Bench, Output, Unsupported
-from attnfuzz.reference.attention import attend
+from attnfuzz.harness.verdict.tiers import Tier
+from attnfuzz.harness.workers.task import Task
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mask, Mode, Request, Step
+from attnfuzz.reference.case import Case, Mask, Mode, Outputs, Request, Step, TableTail, Unused, Workspace
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.features.numbers import families
@@ -69,14 +70,14 @@ def draw_samples(
     """Run drawn cases with queries of `dtype` in this process until there are `rows` rows, then long ones.
 
     Cases that have all features of an entry of `without`, in words of the ledger, are left out. Yields all samples so
-    far repeatedly, for progress. Raises CannotCalibrate if a case raises, or none has rows.
+    far repeatedly, for progress. Raises CannotCalibrate if a case fails, or none has rows.
     """
     samples: list[Sample] = []
 
     def visit(case: Case) -> None:
         words = family_of(case).ledger_words(case) if without else frozenset()
         if not any(words.issuperset(each) for each in without):
-            samples.extend(_samples(case, backend, noise))
+            samples.extend(samples_of(case, backend, noise))
 
     if backend.capability.device is Device.CUDA:
         # Imported only if a worker has a GPU.
@@ -130,49 +131,44 @@ def rows_of(samples: Iterable[Sample]) -> int:
     return sum(sample.rows for sample in samples)
 
 
-def _samples(case: Case, backend: Backend, noise: NoiseModel) -> Iterator[Sample]:
-    place = place_of(backend.capability.device)
-    memory = place.plain(case.outputs)
-    launcher = place.launcher(memory, lambda _: None, None)
-    try:
-        session = backend.open(case, Bench(memory, launcher, place.device))
-        for index, step in enumerate(case.steps):
-            launcher.begin_step(index, step.mode.value)
-            output = session.forward(index)
-            judged = None if output is None else on_host(output).result()
-            sample = _sample(judged, case, backend, noise) if isinstance(judged, Output) else None
-            if sample is not None:
-                yield sample
-    except Unsupported:
-        return
-    except Exception as error:
+def samples_of(case: Case, backend: Backend, noise: NoiseModel) -> list[Sample]:
+    """Run a case in this process without guards, and return a sample of each output with a row that sees a key.
+
+    There is none if the backend does not support the case. `noise` is the samples' noise model. Memory that no token
+    uses holds numbers: a kernel that reads NaN there can still be measured. Raises CannotCalibrate if the case fails in
+    any way that needs no noise model.
+    """
+    pages = structs.replace(case.pages, behind=Unused.NUMBERS, free=Unused.NUMBERS, tail=TableTail.ZEROS)
+    case = structs.replace(case, pages=pages, outputs=Outputs.STALE, workspace=Workspace.FRESH)
+    samples: list[Sample] = []
+
+    def look(_index: int, judgement: Judgement, _launches: object) -> None:
+        evidence = judgement.evidence
+        if evidence is not None and bool(evidence.sees.any()):
+            samples.append(_sample(evidence, noise))
+
+    task = Task(case=case, backend=case.backend, without=tuple(tier for tier in Tier if tier is not Tier.T0))
+    memory = place_of(backend.capability.device).plain(case.outputs)
+    verdict = Execution(task, lambda _: None, memory=memory, backend=backend, look=look).run()
+    if verdict.failures:
+        failure = verdict.failures[0]
         raise CannotCalibrate(
-            f"{backend.name} raises {type(error).__name__} on a drawn case ({error}): "
-            "only a backend that passes can be calibrated, so fuzz it first"
-        ) from error
+            f"{case.backend} fails on a drawn case, {failure.kind}: {failure.message.partition(chr(10))[0]}. Only a "
+            "backend that passes can be calibrated, so fuzz it first"
+        )
+    return samples
 
 
-def _sample(output: Output, case: Case, backend: Backend, noise: NoiseModel) -> Sample | None:
-    """Make the sample of one output; None if no row sees a key."""
-    output = _kept(output)
-    rows = RealRows(output.attended, output.out.shape[0], output.out.device)
-    problem = packed_problem(output, rows, case.geometry)
-    answer = attend(problem, moments=True)
-    if not (answer.visible > 0).any():
-        return None
-    budget = ErrorBudget(problem, answer, noise, output.out.dtype, output.roundings, ALPHA)
-    report = partial(Observation, step=0, mode="", kernel=backend.name)
-    return Sample(Evidence.of(output, rows, budget, backend.contract, report))
-
-
-def _kept(output: Output) -> Output:
-    """Copy the output: later steps overwrite a graph's buffers."""
-    attended = tuple(
-        replace(entry, query=entry.query.clone(), key=entry.key.clone(), value=entry.value.clone())
-        for entry in output.attended
-    )
-    lse = None if output.lse is None else output.lse.clone()
-    return replace(output, out=output.out.clone(), lse=lse, attended=attended)
+def _sample(evidence: Evidence, noise: NoiseModel) -> Sample:
+    """Copy the evidence: later steps, and later cases, overwrite the memory of its tensors."""
+    with torch.inference_mode(mode=False):
+        problem = evidence.budget.problem
+        problem = replace(problem, query=problem.query.clone(), key=problem.key.clone(), value=problem.value.clone())
+        budget = replace(evidence.budget, problem=problem, noise=noise, alpha=ALPHA)
+        lse = None if evidence.lse is None else evidence.lse.clone()
+        return Sample(
+            replace(evidence, out=evidence.out.clone(), lse=lse, padded=evidence.padded[:0].clone(), budget=budget)
+        )
 
 
 LENGTHS = (4096, 16384, 65536)
@@ -185,7 +181,7 @@ _LATENT = Latent(rank=64, rope=16, nope=32, vo=32)
 
 def long_cases(backend: str, can: Capability, dtype: DType, seed: int) -> Iterator[Case]:
     """Yield a decode and an extend over each length, with each family of values, if `can` covers them."""
-    geometry = _compiled(can, dtype) if can.buckets else _free(can, dtype)
+    geometry = plain_geometry(can, dtype)
     if geometry is None:
         return
     for length in LENGTHS:
@@ -207,6 +203,11 @@ def long_cases(backend: str, can: Capability, dtype: DType, seed: int) -> Iterat
             covered = tuple(step for step in steps if can.why_not(structs.replace(case, steps=(step,))) is None)
             if covered:
                 yield structs.replace(case, steps=covered)
+
+
+def plain_geometry(can: Capability, dtype: DType) -> Geometry | None:
+    """Return a geometry for queries of `dtype` without a window, or None if there is none."""
+    return _compiled(can, dtype) if can.buckets else _free(can, dtype)
 
 
 def _compiled(can: Capability, dtype: DType) -> Geometry | None:

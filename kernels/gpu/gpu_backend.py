@@ -42,7 +42,8 @@ class GpuBackend:
     `session` opens a session; `kernels` are its ops. `modules_of` returns the modules that a bucket's geometries need;
     `theoretical` the noise of a correct run on queries of a dtype. `needs` names Python packages beside torch.
     `called_as_documented` is false if a planner makes the arguments of its kernels, which may then be at fault.
-    `own` are the libraries of this project that it launches, each as its source files (`nvcc.build`).
+    `own` are the libraries of this project that it launches, each as its source files (`nvcc.build`). Its
+    calibration is that of the backend `measured_as`, if one is named, which has the same kernels.
     """
 
     name: str
@@ -56,10 +57,12 @@ class GpuBackend:
     needs: tuple[str, ...] = ("flashinfer",)
     own: tuple[tuple[Path, ...], ...] = ()
     called_as_documented: bool = True
+    measured_as: str = ""
 
     def noise(self, dtype: DType) -> NoiseModel:
         """Return the model calibrated on this GPU's architecture with the same packages, or the theory."""
-        return shipped_noise(self.name, dtype, self.theory(dtype), visible.architecture(), self.versions())
+        name, theory = self.measured_as or self.name, self.theory(dtype)
+        return shipped_noise(name, dtype, theory, visible.architecture(), self.versions())
 
     def theory(self, dtype: DType) -> NoiseModel:
         """Return the model that follows from the known properties of its kernels."""

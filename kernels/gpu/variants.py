@@ -27,6 +27,7 @@ def as_served(backend: GpuBackend, session: OpenSession | None = None, **without
         backend,
         name=name_as_served(backend.name),
         session=session or backend.session,
+        measured_as=backend.name,
         capability=msgspec.structs.replace(
             backend.capability, **{"arguments": (), "earlier_uses": (), "edges": (), **without}
         ),

@@ -164,7 +164,7 @@ def run_defects(**given: Any) -> Exit:
     show_default=True,
     help="Output rows, one per token and head, for each dtype of queries: half to fit, half to test the fit.",
 )
-@click.option("--time", "seconds", type=options.duration, help="Give up what is not measured after this time.")
+@click.option("--time", "seconds", type=options.duration, help="Give up the rest after this time.")
 @click.option("--jobs", type=options.JOBS, default=1, show_default=True, help="Processes that measure in parallel.")
 @options.ledger_option
 @options.seed_option()

@@ -5,12 +5,38 @@ from capabilities import COMPILED, COMPILED_LATENTS, FP8_DECODE, HEAD_DIM_64, HE
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.calibrate.sample import LENGTHS, long_cases
+from attnfuzz.harness.calibrate.sample import LENGTHS, long_cases, numerical
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.case import Case, KvView, Mask, Mode, QueryView, Tombstone
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.features.numbers import families
 from attnfuzz.reference.validity import validate
+
+EVERYTHING = Capability(
+    windows=True,
+    sinks=True,
+    soft_cap=True,
+    fp8_kv=True,
+    kv_scales=True,
+    padding=True,
+    graph_modes=(Mode.DECODE,),
+    masks=tuple(Mask),
+    windowed_masks=tuple(Mask),
+    query_views=tuple(QueryView),
+    kv_views=tuple(KvView),
+    tombstones=(Tombstone.NULL,),
+)
+
+
+@pytest.mark.parametrize("can", [EVERYTHING, COMPILED, COMPILED_LATENTS, resolve("trtllm_mha").capability])
+def test_features_that_cannot_change_rounding_are_not_drawn_for_a_fit(can: Capability) -> None:
+    left = numerical(can, DType.BFLOAT16)
+    assert left.dtypes == (DType.BFLOAT16,)
+    assert (left.sinks, left.soft_cap, left.kv_scales) == (can.sinks, can.soft_cap, can.kv_scales)
+    gone = (left.padding, left.graph_modes, left.arguments, left.edges, left.tombstones, left.takes_empty_kv)
+    assert not any((*gone, left.kv_shorter_than_q, left.table_gaps))
+    assert left.masks == left.windowed_masks == (Mask.CAUSAL,)
+    assert len(left.query_views) == len(left.kv_views) == 1
 
 
 def made(can: Capability, dtype: DType) -> list[Case]:
