@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Self
 
@@ -57,6 +57,15 @@ class Placed:
         self.slack = slack
         self.gaps = gaps
         self.intact: tuple[torch.Tensor, ByteRun] | None = None
+
+
+def opened_parts(allocation: Allocation, room: Room) -> Iterator[tuple[int, int]]:
+    """Yield the (address, size) of each part of a room with memory. The outer ones include the tensor's slack."""
+    for start, nbytes in allocation.parts:
+        first = room.start if start == allocation.address else start
+        last = start + nbytes
+        end = room.start + room.opened if last == allocation.address + allocation.nbytes else last
+        yield first, end - first
 
 
 class PlacedMemory(ABC):
@@ -239,13 +248,8 @@ class PlacedMemory(ABC):
         if not own:
             self._write(placed.pattern, placed.slack.address, placed.slack.nbytes)
             return
-        allocation = placed.allocation
-        for start, nbytes in allocation.parts:
-            # The first part and the last one include the bytes next to the tensor.
-            first = room.start if start == allocation.address else start
-            last = start + nbytes
-            end = room.start + room.opened if last == allocation.address + allocation.nbytes else last
-            self._write(placed.pattern, first, end - first)
+        for start, nbytes in opened_parts(placed.allocation, room):
+            self._write(placed.pattern, start, nbytes)
 
     def _pattern(self, fill: Fill, dtype: torch.dtype) -> Pattern:
         """Return the pattern of a tensor's own bytes."""

@@ -100,15 +100,24 @@ with half of it, `sdpa_flash` maps ten slabs per case, instead of two.
 """
 
 
-class CudaSlab:
-    """`capacity` bytes, mapped while a tensor lives there."""
+Part = tuple[int, int]
+"""A part of a slab: its offset and its size in bytes, whole pages."""
 
-    __slots__ = ("address", "capacity", "mapped")
+
+class CudaSlab:
+    """`capacity` bytes, mapped while a tensor lives there: whole, or only the `parts` around its hole."""
+
+    __slots__ = ("address", "capacity", "parts")
 
     def __init__(self, address: int, capacity: int) -> None:
         self.address = address
         self.capacity = capacity
-        self.mapped = False
+        self.parts: list[Part] = []
+
+    @property
+    def hollow(self) -> bool:
+        """Whether some of its bytes are not mapped."""
+        return self.parts != [(0, self.capacity)]
 
 
 class _Holder:
@@ -134,9 +143,10 @@ class _Holder:
 class CudaArena:
     """Memory on `device` for tensors that touch an unmapped address.
 
-    A slab is mapped whole, since mapping is slow, with at least GAP unmapped bytes (and at least its own size) on each
-    side. It is reused for a tensor of its size class once the last one's storage is freed. Idle slabs keep at most
-    `budget` bytes of memory between cases, and when more is mapped; beyond it, the longest idle ones are unmapped.
+    A slab is mapped whole, since mapping is slow, except around a hole, with at least GAP unmapped bytes (and at least
+    its own size) on each side. It is reused for a tensor of its size class once the last one's storage is freed. Idle
+    slabs keep at most `budget` bytes of memory between cases, and when more is mapped; beyond it, the longest idle ones
+    are unmapped.
     """
 
     def __init__(
@@ -167,16 +177,25 @@ class CudaArena:
 
     def take(self, nbytes: int) -> CudaSlab:
         """Take a mapped slab of at least `nbytes`, not cleared; `bytes_in` arranges its return. Raises OutOfMemory."""
-        self._collect()
         capacity = size_class(-(-nbytes // self.page)) * self.page
+        return self._take(capacity, [(0, capacity)])
+
+    def take_hollow(self, capacity: int, parts: list[Part]) -> CudaSlab:
+        """Take a slab of which only these parts are mapped, as `take` does. It frees its memory when it is returned."""
+        return self._take(capacity, parts)
+
+    def _take(self, capacity: int, parts: list[Part]) -> CudaSlab:
+        self._collect()
         slab = self._shelf.take(capacity) or CudaSlab(self._spacing.place(capacity), capacity)
-        if not slab.mapped:
-            try:
-                self._trim()
-                self._map(slab)
-            except OutOfMemory:
-                self._shelf.put_cold(slab)
-                raise
+        if slab.parts == parts:
+            return slab
+        self._unmap([slab] if slab.parts else [])
+        try:
+            self._trim()
+            self._map(slab, parts)
+        except OutOfMemory:
+            self._shelf.put_cold(slab)
+            raise
         return slab
 
     def bytes_in(self, slab: CudaSlab, offset: int, nbytes: int) -> torch.Tensor:
@@ -196,19 +215,32 @@ class CudaArena:
 
     def _collect(self) -> None:
         while self._returned:
-            self._shelf.put(self._returned.pop())
+            slab = self._returned.pop()
+            if slab.hollow:
+                self._unmap([slab])
+                self._shelf.put_cold(slab)
+            else:
+                self._shelf.put(slab)
 
     def _trim(self) -> None:
         self._unmap(list(self._shelf.excess()))
 
-    def _map(self, slab: CudaSlab) -> None:
+    def _map(self, slab: CudaSlab, parts: list[Part]) -> None:
         try:
-            self._space.map(slab.address, slab.capacity)
+            self._map_parts(slab, parts)
         except OutOfMemory:
             self._make_room()
-            self._space.map(slab.address, slab.capacity)
-        slab.mapped = True
+            self._map_parts(slab, parts)
+
+    def _map_parts(self, slab: CudaSlab, parts: list[Part]) -> None:
         self._mapped.add(slab)
+        try:
+            for offset, nbytes in parts:
+                self._space.map(slab.address + offset, nbytes)
+                slab.parts.append((offset, nbytes))
+        except OutOfMemory:
+            self._unmap([slab])
+            raise
 
     def _make_room(self) -> None:
         """Free all unused memory."""
@@ -221,6 +253,7 @@ class CudaArena:
         if slabs:
             self._space.synchronise()
         for slab in slabs:
-            self._space.unmap(slab.address, slab.capacity)
-            slab.mapped = False
+            for offset, nbytes in slab.parts:
+                self._space.unmap(slab.address + offset, nbytes)
+            slab.parts.clear()
             self._mapped.discard(slab)

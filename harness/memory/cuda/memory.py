@@ -32,10 +32,28 @@ class CudaMemory(StagedMemory):
 
     def _room(self, elements: int, dtype: torch.dtype, hole: range) -> Room:
         nbytes = elements * dtype.itemsize
+        if hole:
+            return self._hollow(nbytes, dtype, hole)
         slab = self._arena.take(nbytes)
         offset = slab.capacity - nbytes if self._guard is Guard.RIGHT else 0
         flat = self._arena.bytes_in(slab, offset, nbytes).view(dtype)
         return Room(flat, slab.address, slab.capacity, slab)
+
+    def _hollow(self, nbytes: int, dtype: torch.dtype, hole: range) -> Room:
+        """Allocate room of which the whole pages inside a hole, if any, are not mapped."""
+        page = self._arena.page
+        # Few sizes: the addresses of each slab are kept.
+        capacity = max(page, 1 << (nbytes - 1).bit_length())
+        offset = capacity - nbytes if self._guard is Guard.RIGHT else 0
+        start, end = offset // page * page, -(-(offset + nbytes) // page) * page
+        first, last = -(-(offset + hole.start) // page) * page, (offset + hole.stop) // page * page
+        if first >= last:
+            first = last = end
+        parts = [(at, to - at) for at, to in ((start, first), (last, end)) if at < to]
+        slab = self._arena.take_hollow(capacity, parts)
+        closed = (first - offset, last - offset) if first < last else (0, 0)
+        flat = self._arena.bytes_in(slab, offset, nbytes).view(dtype)
+        return Room(flat, slab.address + start, end - start, slab, closed)
 
     def _give(self, slabs: list[CudaSlab]) -> None:
         del slabs
@@ -49,20 +67,35 @@ class CudaMemory(StagedMemory):
         """Return a seal by copies on the same GPU, made on the current stream in one launch with pending fills."""
         # Copies have the same alignment within 16 bytes as their tensors, so both are read in the same vectors.
         begins, end = [], 0
-        for each in allocations:
-            begin = end + each.address % _ALIGNMENT
+        parts = [part for each in allocations for part in each.parts]
+        for address, nbytes in parts:
+            begin = end + address % _ALIGNMENT
             begins.append(begin)
-            end = -(-(begin + each.nbytes) // _ALIGNMENT) * _ALIGNMENT
+            end = -(-(begin + nbytes) // _ALIGNMENT) * _ALIGNMENT
         copies = torch.empty(end, dtype=torch.uint8, device=self._device)
         start = copies.data_ptr()
-        runs = [ByteRun(each.address, start + at, each.nbytes) for each, at in zip(allocations, begins, strict=True)]
+        runs = [ByteRun(address, start + at, nbytes) for (address, nbytes), at in zip(parts, begins, strict=True)]
         self._writes.flush(more=[ByteRun(copy, address, nbytes) for address, copy, nbytes, _ in runs])
-        return Seal(allocations, partial(self._restored, runs, copies))
+        return Seal(allocations, partial(self._restored, allocations, runs, copies))
 
-    def _restored(self, runs: Sequence[ByteRun], copies: torch.Tensor) -> Pending[list[Difference]]:
+    def _restored(
+        self, allocations: Sequence[Allocation], runs: Sequence[ByteRun], copies: torch.Tensor
+    ) -> Pending[list[Difference]]:
         # The caller's reference to the copies keeps them alive.
         del copies
-        return guards.compare(runs, self._device, restore=True)
+        found = guards.compare(runs, self._device, restore=True)
+        return found if len(runs) == len(allocations) else found.then(partial(_by_allocation, allocations))
+
+
+def _by_allocation(allocations: Sequence[Allocation], differences: Sequence[Difference]) -> list[Difference]:
+    """Return one difference for each allocation, from those of all parts."""
+    left = iter(differences)
+    merged: list[Difference] = []
+    for each in allocations:
+        own = [(address, found) for (address, _), found in zip(each.parts, left, strict=False) if found is not None]
+        offsets = [address - each.address + first for address, (first, _) in own]
+        merged.append((offsets[0], sum(count for _, (_, count) in own)) if own else None)
+    return merged
 
 
 class PlainCudaMemory(StagedMemory, PlainMemory):

@@ -10,7 +10,7 @@ import torch
 
 from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.harness.memory.cuda.staging import StagedWrites, chunks_of
-from attnfuzz.harness.memory.placed import Content, Placed, PlacedMemory, Room, elements_of
+from attnfuzz.harness.memory.placed import Content, Placed, PlacedMemory, Room, elements_of, opened_parts
 from attnfuzz.harness.memory.poison import PERIOD, Pattern
 from attnfuzz.harness.memory.seal import Damage
 from attnfuzz.kernels.cuda import guards
@@ -88,7 +88,8 @@ class StagedMemory(PlacedMemory, ABC):
 
     def _initialise(self, placed: Placed, room: Room, content: Content) -> None:
         if content is None:
-            self._writes.into(placed.allocation.address, self._filled(placed.pattern, room.start, room.opened))
+            runs = [self._filled(placed.pattern, *part) for part in opened_parts(placed.allocation, room)]
+            self._writes.into(placed.allocation.address, *runs)
             self._written()
             return
         if placed.slack.nbytes:

@@ -161,6 +161,7 @@ CUDNN_DECODE: Final = _backend(
         kv_shorter_than_q=False,
         query_views=tuple(QueryView),
         kv_views=tuple(KvView),
+        pool_holes=True,
         arguments=rules.CUDNN_DECODE,
     ),
 )
@@ -176,6 +177,7 @@ CUDNN_PREFILL: Final = _backend(
         modes=Mode.of_kernels(),
         padding=True,
         kv_views=tuple(KvView),
+        pool_holes=True,
         masks=(Mask.CAUSAL, Mask.FULL),
         arguments=rules.CUDNN_PREFILL,
     ),

@@ -351,6 +351,7 @@ def _backend(name: str, backend: str, archs: frozenset[Arch]) -> GpuBackend:
             graph_modes=(Mode.DECODE, Mode.TARGET_VERIFY),
             padding=True,
             query_views=tuple(QueryView),
+            pool_holes=True,
             arguments=argument_rules.MLA,
             earlier_uses=lives.of_mla((MLA_BUCKET,)),
         ),

@@ -257,6 +257,7 @@ def _backend(name: str, buckets: tuple[Bucket, ...]) -> GpuBackend:
             padding=True,
             query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
             kv_views=tuple(KvView),
+            pool_holes=True,
             # xqa/mhaUtils.cuh, KVCacheList: an array [batch][beam][2][pages].
             table_gaps=False,
             arguments=argument_rules.XQA,

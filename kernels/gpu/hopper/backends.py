@@ -112,6 +112,7 @@ _MHA = GpuBackend(
         # contiguous queries, as SGLang makes them (trtllm_mha_backend.py: q.contiguous()).
         query_views=(QueryView.CONTIGUOUS,),
         kv_views=(KvView.PAIRED,),
+        pool_holes=True,
         # XQA's page table is an array [batch][beam][2][pages] (xqa/mhaUtils.cuh, KVCacheList), fmha_v2's has the shape
         # [B, W, 2, M] (fmha/paged_kv_cache.h): neither has gaps between rows.
         table_gaps=False,
@@ -138,6 +139,7 @@ _MLA = GpuBackend(
         padding=True,
         query_views=tuple(QueryView),
         kv_views=(KvView.SEPARATE, KvView.TOKEN_MAJOR),
+        pool_holes=True,
         arguments=rules.HOPPER_TRTLLM_MLA,
     ),
     contract=Contract(lse=LseBase.TWO),

@@ -182,6 +182,7 @@ def capability_of(
     graph_modes: tuple[Mode, ...],
     *buckets: Bucket,
     masks: tuple[Mask, ...] = (Mask.CAUSAL,),
+    paged: bool = True,
 ) -> Capability:
     """Return the cases of a wrapper for geometries of these buckets."""
     return Capability(
@@ -194,6 +195,7 @@ def capability_of(
         padding=True,
         query_views=tuple(QueryView),
         kv_views=tuple(KvView),
+        pool_holes=paged,
         masks=masks,
         # LogitsMask of fa2's DefaultAttention has both (attention/variants.cuh); in the docstring of plan, window_left
         # does not depend on causal.
@@ -228,7 +230,7 @@ def wrapper_backend(
 def _fa3_ragged(name: str, layout: KvLayout) -> GpuBackend:
     """Make a backend for one layout: in HND most calls kill their process, which would hide the failures of NHD."""
     buckets = (msgspec.structs.replace(bucket, layouts=(layout,)) for bucket in (PLAIN, WINDOWED, _LATENT_PREFILL))
-    capability = capability_of(_PREFILL_MODES, (), *buckets, masks=_FULL)
+    capability = capability_of(_PREFILL_MODES, (), *buckets, masks=_FULL, paged=False)
     return wrapper_backend(name, RaggedSession, FA3_RAGGED, capability, fa3_noise, rules.RAGGED_PREFILL, lives.of_fa3)
 
 
@@ -266,7 +268,9 @@ WRAPPER_BACKENDS: Final = (
         "fa2_ragged",
         RaggedSession,
         FA2_RAGGED,
-        capability_of(_PREFILL_MODES, (), PLAIN, EIGHT_BITS, CAPPED, _LATENT_PREFILL, masks=_CUSTOM_PREFILL),
+        capability_of(
+            _PREFILL_MODES, (), PLAIN, EIGHT_BITS, CAPPED, _LATENT_PREFILL, masks=_CUSTOM_PREFILL, paged=False
+        ),
         fa2_noise,
         rules.FA2_RAGGED_PREFILL,
         lives.of_fa2,
@@ -276,7 +280,7 @@ WRAPPER_BACKENDS: Final = (
         "fa2_ragged_packed_mask",
         RaggedSession,
         FA2_RAGGED_PACKED,
-        capability_of(_PREFILL_MODES, (), PLAIN, EIGHT_BITS, masks=_CUSTOM_PREFILL),
+        capability_of(_PREFILL_MODES, (), PLAIN, EIGHT_BITS, masks=_CUSTOM_PREFILL, paged=False),
         fa2_noise,
         rules.FA2_RAGGED_PREFILL,
         lives.of_fa2,

@@ -397,6 +397,7 @@ def _backend(
             padding=True,
             query_views=tuple(QueryView),
             kv_views=tuple(KvView),
+            pool_holes=True,
             arguments=arguments,
             **more,
         ),

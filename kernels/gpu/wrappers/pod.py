@@ -331,6 +331,7 @@ def _backend(
             kv_shorter_than_q=short,
             query_views=tuple(QueryView),
             kv_views=tuple(KvView),
+            pool_holes=True,
             arguments=rules.POD,
         ),
         contract=contract,

@@ -20,7 +20,7 @@ from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.reference import case_file
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import Buffer, CallCase, View
-from attnfuzz.reference.case import Guard, Outputs
+from attnfuzz.reference.case import Guard, Outputs, Pages
 from attnfuzz.reference.dtypes import DType
 
 pytest.importorskip("flashinfer", reason="compares with the installed FlashInfer")
@@ -46,6 +46,11 @@ CASES: dict[str, tuple[AnyCase, int, str]] = {
     "decode is right": (decode_case("trtllm_mha"), 0, RIGHT),
     "MLA decode is right": (replace(decode_case("trtllm_mla"), geometry=LATENT), 0, RIGHT),
     "context is right": (draft_extend_case("trtllm_mha"), 0, RIGHT),
+    "context with a hole in the pool is right": (
+        replace(draft_extend_case("trtllm_mha"), pages=Pages(hole=1 << 22)),
+        0,
+        RIGHT,
+    ),
     "ragged, merge and fixup are right": (chunked_case("trtllm_mla"), 0, RIGHT),
 }
 

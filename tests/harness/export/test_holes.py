@@ -9,7 +9,7 @@ from harness_cases import GEOMETRY
 from msgspec.structs import replace
 
 from attnfuzz.harness.calls.trace import Untraceable
-from attnfuzz.harness.export import CannotExport, Exporter, Target
+from attnfuzz.harness.export import Exporter
 from attnfuzz.harness.reduce import reduce
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.kernels.native import build
@@ -48,11 +48,6 @@ def test_a_wrong_answer_beyond_the_hole_shows(runner: Runner) -> None:
 def test_calls_to_run_have_no_hole(runner: Runner) -> None:
     with pytest.raises(Untraceable, match="has no memory"):
         runner.trace(CASE)
-
-
-def test_a_script_for_a_gpu_says_that_it_cannot_have_one(runner: Runner) -> None:
-    with pytest.raises(CannotExport, match="can't make a pool with a hole"):
-        Exporter(CASE, runner).script(Target.FLASHINFER)
 
 
 @pytest.mark.parametrize("threshold", [1 << 16, 12_345, 1])

@@ -11,7 +11,7 @@ from attnfuzz.reference.case import Mode
 
 
 @pytest.mark.slow
-@examples(40, 80)
+@examples(60, 80)
 @pytest.mark.parametrize(
     "backend", ["HOPPER_MHA", "HOPPER_MHA_AS_SERVED", "HOPPER_MLA", "BLACKWELL_MHA", "BLACKWELL_MLA"]
 )

@@ -2,9 +2,10 @@
 
 import ctypes
 import gc
+import mmap
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -18,6 +19,12 @@ from attnfuzz.harness.memory.cuda.memory import CudaMemory, PlainCudaMemory
 from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.kernels.interface.backend import Fill
 from attnfuzz.reference.case import Guard, Outputs
+
+if TYPE_CHECKING:
+    from fake_driver import FakeDriver
+
+GRANULARITY = 16 * mmap.PAGESIZE
+"""That of the driver's double."""
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +48,33 @@ def build(host_arena: Arena, request: pytest.FixtureRequest) -> Build:
 def memory(arena: CudaArena, request: pytest.FixtureRequest) -> Iterator[CudaMemory]:
     with CudaMemory(arena, request.param, Outputs.POISONED) as memory:
         yield memory
+
+
+@pytest.mark.parametrize("rows", [(1 << 31) // 24 + 10, 100])
+def test_only_the_parts_around_a_hole_are_mapped(memory: CudaMemory, driver: "FakeDriver", rows: int) -> None:
+    hole = range(1, rows - 5)
+    pool = memory.tensor("pool", (rows, 24), torch.float32, hole=hole)
+    assert sum(driver.mapped.values()) <= 2 * GRANULARITY
+    assert pool[[0, -1]].isnan().all()
+    pool[[0, -1]] = 1.0
+    seal = memory.seal(memory.allocations())
+    assert seal.broken().read() == []
+    pool[-1, 2] = 5.0
+    pool[-1, 3] = 5.0
+    assert seal.broken().read() == [("pool", (rows - 1) * 24 + 2)]
+    assert pool[-1, 2] == 1
+    assert memory.damage().read() == []
+
+
+def test_a_hollow_slab_frees_its_memory_when_it_is_returned(memory: CudaMemory, driver: "FakeDriver") -> None:
+    for rows in (1 << 27, (1 << 27) - 3):
+        pool = memory.tensor("pool", (rows, 24), torch.float32, hole=range(1, rows - 5))
+        pool[-1] = 1.0
+        del pool
+        memory.release()
+        gc.collect()
+        memory.release()
+        assert not driver.mapped
 
 
 def poke(address: int, content: bytes) -> None:

@@ -161,14 +161,12 @@ def test_cases_compute_the_same_as_in_the_hosts_memory(driver: "FakeDriver", bac
     arena = CudaArena(device=torch.device("cpu"), budget=1 << 26)
     cases: list[Case] = []
     run_examples(drawn_cases(backend), cases.append, examples=12, seed_of=4)
-    small = [case for case in cases if not case.pages.hole]
-    assert len(small) > 6
 
     def judged(case: Case, memory: CudaMemory | None) -> Verdict:
         return Execution(
             Task(case=case, backend=backend), lambda _: None, memory=memory, backend=backend_of(backend)
         ).run()
 
-    for case in small:
+    for case in cases:
         host, device = judged(case, None), judged(case, CudaMemory(arena, case.guard, case.outputs))
         assert (device.observations, device.margins, device.rows) == (host.observations, host.margins, host.rows)
