@@ -54,6 +54,7 @@ from attnfuzz.kernels.cuda import nvcc  # noqa: E402
 from attnfuzz.kernels.gpu import build_record  # noqa: E402
 from attnfuzz.kernels.gpu.build_record import Built, Module  # noqa: E402
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend  # noqa: E402
+from attnfuzz.kernels.native import build as native  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 _NO_GPU = "no GPU"
@@ -232,7 +233,8 @@ def _control(backend: str) -> str:
 
 
 def _own_kernels(plants: Iterable[Plant]) -> None:
-    """Compile the kernels of this project that the campaigns need."""
+    """Compile the kernels of this project that the campaigns need: each would compile them in its own cache."""
+    native.compiled(print)
     backends = [resolve(name) for name in dict.fromkeys(plant.backend for plant in plants)]
     for files in dict.fromkeys(files for each in backends if isinstance(each, GpuBackend) for files in each.libraries):
         nvcc.build(files)
