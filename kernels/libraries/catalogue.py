@@ -12,14 +12,16 @@ from attnfuzz.kernels.libraries.triton_sglang_writes import SGLANG_WRITERS
 from attnfuzz.kernels.libraries.triton_vllm import VLLM_BACKENDS
 from attnfuzz.kernels.libraries.triton_vllm_writes import VLLM_WRITERS
 from attnfuzz.kernels.libraries.vllm_cpu import VLLM_CPU_BACKENDS
+from attnfuzz.kernels.libraries.vllm_cpu_states import VLLM_CPU_STATES, LibraryStates
 from attnfuzz.kernels.libraries.vllm_cpu_writes import VLLM_CPU_WRITERS
 
-LIBRARY_BACKENDS: tuple[LibraryBackend | LibraryWriter, ...] = (
+LIBRARY_BACKENDS: tuple[LibraryBackend | LibraryWriter | LibraryStates, ...] = (
     *ONNXRUNTIME_BACKENDS,
     *OPENVINO_BACKENDS,
     *TORCH_BACKENDS,
     *TRANSFORMERS_BACKENDS,
     *VLLM_CPU_BACKENDS,
+    *VLLM_CPU_STATES,
     *JAX_BACKENDS,
     *VLLM_BACKENDS,
     *SGLANG_BACKENDS,
@@ -30,6 +32,6 @@ LIBRARY_BACKENDS: tuple[LibraryBackend | LibraryWriter, ...] = (
 )
 
 
-def backends() -> tuple[LibraryBackend | LibraryWriter, ...]:
+def backends() -> tuple[LibraryBackend | LibraryWriter | LibraryStates, ...]:
     """Return all of them."""
     return LIBRARY_BACKENDS

@@ -49,6 +49,7 @@ SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
         "steps": "attnfuzz.harness.families.attention:ATTENTION",
         "writes": "attnfuzz.harness.families.writes:WRITES",
         "calls": "attnfuzz.harness.families.calls:CALLS",
+        "states": "attnfuzz.harness.families.recurrent:RECURRENT",
     },
     # Functions of a Runner that yield rows of `attnfuzz doctor`.
     "attnfuzz.examinations": {"defects": "attnfuzz.harness.defects.examined:planted_defects"},

@@ -1,0 +1,1 @@
+"""Backends of recurrent state: a capability, a session of steps on one pool, and functions of one step."""

@@ -1,0 +1,44 @@
+"""The result of a step of a recurrence."""
+
+from dataclasses import dataclass
+
+import torch
+
+from attnfuzz.reference.recurrent.case import StateCase, StateMode
+from attnfuzz.reference.recurrent.noise import StateNoise
+from attnfuzz.reference.recurrent.values import CaseValues, StepInputs
+
+
+@dataclass(frozen=True)
+class TouchedRow:
+    """Request `number` of a step: its tokens, the slot that it reads (None: none), and those that it writes.
+
+    A verify writes a slot per token, anything else the last state alone.
+    """
+
+    number: int
+    tokens: slice
+    read: int | None
+    written: tuple[int, ...]
+    accepted: int
+
+
+@dataclass(frozen=True)
+class StateResult:
+    """The outputs [tokens, value_heads, value_dim] of a step, or [tokens, channels], and its pool before and after.
+
+    The slots in `free` may have any contents afterwards. `noise` describes a correct kernel, which was `given` decays
+    and beta, or computed them.
+    """
+
+    case: StateCase
+    mode: StateMode
+    inputs: StepInputs
+    values: CaseValues
+    out: torch.Tensor
+    before: torch.Tensor
+    after: torch.Tensor
+    rows: tuple[TouchedRow, ...]
+    free: frozenset[int]
+    noise: StateNoise
+    given: bool

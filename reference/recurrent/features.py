@@ -1,0 +1,331 @@
+"""The table of features of recurrent state."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from msgspec.structs import replace
+
+from attnfuzz.reference.case import Guard, Outputs
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.features.row import Axis, but, flag, grouped, of_case, only, removable, single, size
+from attnfuzz.reference.features.table import FeatureTable
+from attnfuzz.reference.recurrent.case import PaddedRow, Stale, StateCase, StateMode, StateOp, StateRow, StateValues
+from attnfuzz.reference.recurrent.edits import fewer_drafts, with_steps
+
+CHUNK = 64
+"""Tokens of a chunk in most chunked forms (FLA, vLLM, FlashInfer)."""
+
+_MANY = 3
+
+
+def _rows(case: StateCase) -> Iterator[tuple[StateMode, StateRow]]:
+    return ((step.mode, row) for step in case.steps for row in step.rows)
+
+
+def _with_rows(case: StateCase, **changes: object) -> StateCase:
+    """Return the case with these fields in all rows of prefills."""
+    return replace(
+        case,
+        steps=tuple(replace(step, rows=tuple(replace(row, **changes) for row in step.rows)) for step in case.steps),
+    )
+
+
+def _lengths(case: StateCase) -> set[str]:
+    found = set()
+    for mode, row in _rows(case):
+        if mode is StateMode.PREFILL:
+            tokens = row.tokens
+            found.add(
+                "none"
+                if not tokens
+                else "one"
+                if tokens == 1
+                else "below a chunk"
+                if tokens < CHUNK
+                else "whole chunks"
+                if tokens % CHUNK == 0
+                else "chunks and a tail"
+            )
+    return found
+
+
+def _past(case: StateCase) -> set[str]:
+    """Return how requests of prefills begin: new, on slots of a former one, or with a state."""
+    found, held = set(), set()
+    for step in case.steps:
+        for row in step.rows:
+            if step.mode is StateMode.PREFILL:
+                found.add("continued" if row.initial else "handed on" if row.lane in held else "new")
+            held.add(row.lane)
+    return found
+
+
+def _accepted(case: StateCase) -> set[str]:
+    verified = (row for mode, row in _rows(case) if mode is StateMode.VERIFY)
+    return {
+        "none" if not row.accepted else "one" if row.accepted == 1 else "all" if row.accepted > case.drafts else "some"
+        for row in verified
+    }
+
+
+def _is_ragged(case: StateCase) -> bool:
+    return any(len({row.tokens for row in step.rows}) > 1 for step in case.steps if step.mode is StateMode.VERIFY)
+
+
+def _mixed(case: StateCase) -> bool:
+    """Return whether a prefill continues a request by one token beside others."""
+    return any(
+        step.mode is StateMode.PREFILL
+        and len(step.rows) > 1
+        and any(row.initial and row.tokens == 1 for row in step.rows)
+        for step in case.steps
+    )
+
+
+def _without_empty(case: StateCase) -> Iterable[StateCase]:
+    steps = tuple(replace(step, rows=tuple(row for row in step.rows if row.tokens)) for step in case.steps)
+    yield with_steps(case, steps)
+
+
+def _all_new(case: StateCase) -> Iterable[StateCase]:
+    steps = tuple(
+        replace(step, rows=tuple(replace(row, initial=False) for row in step.rows if row.tokens))
+        if step.mode is StateMode.PREFILL
+        else step
+        for step in case.steps
+    )
+    yield replace(case, steps=steps)
+
+
+def _all_continued(case: StateCase) -> Iterable[StateCase]:
+    yield _with_rows(case, initial=True)
+
+
+def _short(case: StateCase) -> Iterable[StateCase]:
+    for tokens in (1, 2, CHUNK - 1):
+        yield replace(
+            case,
+            steps=tuple(
+                replace(step, rows=tuple(replace(row, tokens=min(row.tokens, tokens)) for row in step.rows))
+                for step in case.steps
+            ),
+        )
+
+
+def _uniform(case: StateCase) -> Iterable[StateCase]:
+    for tokens in (case.drafts + 1, 1):
+        yield replace(
+            case,
+            steps=tuple(
+                replace(step, rows=tuple(replace(row, tokens=tokens) for row in step.rows))
+                if step.mode is StateMode.VERIFY
+                else step
+                for step in case.steps
+            ),
+        )
+
+
+def _accept_one(case: StateCase) -> Iterable[StateCase]:
+    yield _with_rows(case, accepted=1)
+
+
+def _unpadded(case: StateCase) -> Iterable[StateCase]:
+    steps = tuple(replace(step, padding=0) for step in case.steps if step.rows)
+    if steps:
+        yield replace(case, steps=steps)
+
+
+def _eager(case: StateCase) -> Iterable[StateCase]:
+    yield replace(case, steps=tuple(replace(step, replayed=False) for step in case.steps))
+
+
+def _single_steps(case: StateCase) -> Iterable[StateCase]:
+    for step in case.steps:
+        yield with_steps(case, (step,))
+
+
+def _single_requests(case: StateCase) -> Iterable[StateCase]:
+    for lane in range(case.lanes):
+        steps = tuple(replace(step, rows=tuple(row for row in step.rows if row.lane == lane)) for step in case.steps)
+        yield with_steps(case, tuple(step for step in steps if step.rows))
+
+
+def _ungrouped(case: StateCase) -> Iterable[StateCase]:
+    shape = case.shape
+    yield replace(case, shape=replace(shape, value_heads=shape.heads))
+    yield replace(case, shape=replace(shape, heads=shape.value_heads))
+
+
+def _one_head(case: StateCase) -> Iterable[StateCase]:
+    shape = case.shape
+    yield replace(case, shape=replace(shape, heads=1, value_heads=shape.value_heads // shape.heads))
+
+
+def _padded_names(case: StateCase) -> Iterable[str]:
+    for step in case.steps:
+        if not step.padding:
+            yield "none"
+        elif step.mode is StateMode.PREFILL:
+            yield "tokens"
+        else:
+            yield f"{case.padded_row} rows"
+
+
+def _counted(number: int) -> str:
+    return "none" if not number else "one" if number == 1 else f"2 to {_MANY}" if number <= _MANY else f"over {_MANY}"
+
+
+def _set(**changes: object) -> Callable[[StateCase], Iterator[StateCase]]:
+    return lambda case: iter((case.having(**changes),))
+
+
+_COUNTS = ("none", "one", f"2 to {_MANY}", f"over {_MANY}")
+
+STATE_TABLE = FeatureTable(
+    of_case(single("state op", tuple(StateOp), lambda case: case.op.value), "op"),
+    of_case(Axis("state mode", tuple(StateMode), lambda case: dict.fromkeys(case.modes)), "steps"),
+    of_case(
+        single("state steps", ("one", "several"), lambda case: "one" if len(case.steps) == 1 else "several"),
+        "steps",
+        removable("several state steps", only("several"), _single_steps),
+    ),
+    of_case(
+        Axis("requests", _COUNTS, lambda case: {_counted(len(step.rows)) for step in case.steps}),
+        "steps",
+        removable("several requests of a state step", only(*_COUNTS[2:]), _single_requests),
+        removable("no requests", only("none"), _unpadded),
+    ),
+    of_case(
+        Axis("prompt", ("none", "one", "below a chunk", "whole chunks", "chunks and a tail"), _lengths, total=False),
+        "steps",
+        removable("requests without tokens", only("none"), _without_empty),
+        size("a chunk or more", only("whole chunks", "chunks and a tail"), _short),
+    ),
+    of_case(
+        Axis("begin", ("new", "handed on", "continued"), _past, total=False),
+        "steps",
+        removable("continued state", only("continued"), _all_new),
+        removable("new requests", only("new", "handed on"), _all_continued),
+    ),
+    of_case(
+        flag("mixed", _mixed),
+        "steps",
+    ),
+    *grouped(
+        "drafts",
+        of_case(
+            single("state drafts", _COUNTS, lambda case: _counted(case.drafts)),
+            "drafts",
+            removable("state drafts", but("none"), lambda case: list(fewer_drafts(case))[:1], usual=True),
+        ),
+        of_case(
+            Axis("accepted", ("none", "one", "some", "all"), _accepted, total=False),
+            "steps",
+            removable("several accepted", only("some", "all"), _accept_one),
+            removable("none accepted", only("none"), _accept_one),
+        ),
+        of_case(flag("ragged verify", _is_ragged), "steps", removable("ragged verify", only("yes"), _uniform)),
+    ),
+    *grouped(
+        "padding of a state step",
+        of_case(
+            Axis("padded", ("none", "tokens", *(f"{each} rows" for each in PaddedRow)), _padded_names),
+            "steps padded_row",
+            removable("padded state step", but("none"), _unpadded),
+        ),
+        of_case(
+            flag("replayed", lambda case: any(step.replayed for step in case.steps)),
+            "steps",
+            removable("replayed state step", only("yes"), _eager),
+        ),
+    ),
+    *grouped(
+        "pool of states",
+        of_case(
+            flag("moved", lambda case: case.move), "move", removable("moved states", only("yes"), _set(move=False))
+        ),
+        of_case(flag("gap", lambda case: case.gap), "gap", removable("gap between slots", only("yes"), _set(gap=0))),
+        of_case(
+            flag("scattered", lambda case: case.scattered),
+            "scattered",
+            removable("scattered slots", only("yes"), _set(scattered=False)),
+        ),
+        of_case(
+            single("stale", tuple(Stale), lambda case: case.stale.value),
+            "stale",
+            removable(
+                "nan in stale slots", only("nan"), _set(stale=Stale.NUMBERS), memory="slots that must not be read"
+            ),
+        ),
+    ),
+    *grouped(
+        "heads of states",
+        of_case(
+            single(
+                "groups",
+                ("one head", "heads", "groups"),
+                lambda case: (
+                    "groups"
+                    if case.shape.value_heads > case.shape.heads
+                    else "heads"
+                    if case.shape.heads > 1
+                    else "one head"
+                ),
+            ),
+            "shape",
+            removable("groups of value heads", only("groups"), _ungrouped),
+            size("several key heads", only("heads"), _one_head),
+        ),
+    ),
+    *grouped(
+        "layer options",
+        of_case(
+            flag("normed", lambda case: case.normed),
+            "normed",
+            removable("normed keys", only("yes"), _set(normed=False)),
+        ),
+        of_case(
+            flag("strided", lambda case: case.strided),
+            "strided",
+            removable("strided state inputs", only("yes"), _set(strided=False)),
+        ),
+        of_case(
+            flag("gated", lambda case: case.gated), "gated", removable("gated output", only("yes"), _set(gated=False))
+        ),
+        of_case(
+            flag("biased", lambda case: case.biased),
+            "biased",
+            removable("biased convolution", only("yes"), _set(biased=False)),
+        ),
+        of_case(
+            flag("activated", lambda case: case.activated),
+            "activated",
+            removable("activated convolution", only("yes"), _set(activated=False)),
+        ),
+    ),
+    of_case(
+        single("input dtype", ("float32", "bfloat16", "float16"), lambda case: case.dtype.value),
+        "dtype",
+        removable("16-bit state inputs", but("float32"), _set(dtype=DType.FLOAT32), clue=False),
+    ),
+    of_case(
+        single("state dtype", ("float32", "bfloat16", "float16"), lambda case: case.state_dtype.value),
+        "state_dtype",
+        removable("16-bit states", but("float32"), _set(state_dtype=DType.FLOAT32)),
+    ),
+    of_case(
+        single("state values", tuple(StateValues), lambda case: case.values.value),
+        "values",
+        removable("other state values", but("normal"), _set(values=StateValues.NORMAL), clue=False),
+    ),
+    of_case(
+        single("state guard", tuple(Guard), lambda case: case.guard.value),
+        "guard",
+        removable("left guard of states", only("left"), _set(guard=Guard.RIGHT), clue=False),
+    ),
+    of_case(
+        single("state outputs", tuple(Outputs), lambda case: case.outputs.value),
+        "outputs",
+        removable("stale state outputs", only("stale"), _set(outputs=Outputs.POISONED), clue=False),
+    ),
+)
+"""The features of recurrent state."""
