@@ -9,11 +9,12 @@ from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.recurrent.case import StateCase
+from attnfuzz.reference.sparse.case import SparseCase
 
 FAMILIES = "attnfuzz.families"
 """The entry point group in which a package offers a family of ops, named by the tag of its cases."""
 
-OWN: tuple[type[AnyCase], ...] = (Case, CallCase, StateCase)
+OWN: tuple[type[AnyCase], ...] = (Case, CallCase, StateCase, SparseCase)
 """The types without an entry point. The first one is that of cases without a tag."""
 
 

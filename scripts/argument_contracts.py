@@ -22,6 +22,9 @@ def _groups() -> Iterator[tuple[list[str], Backend]]:
     groups: dict[object, tuple[list[str], Backend]] = {}
     for name, backend in builtin().items():
         can = backend.capability
+        if not isinstance(can, Capability):
+            # Other families have no forms of arguments.
+            continue
         key = (can.arguments, can.earlier_uses, can.edges)
         if any(key):
             groups.setdefault(key, ([], backend))[0].append(name)

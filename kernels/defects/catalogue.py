@@ -28,6 +28,7 @@ DEFECTS: tuple[Defect, ...] = (
         for defect in part.DEFECTS
     ),
     *kernels.WRITE_DEFECTS,
+    *kernels.SPARSE_DEFECTS,
     *slots.DEFECTS,
     *rope.DEFECTS,
     *steps.DEFECTS,

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from attnfuzz.kernels.cache_writes.native import NATIVE_WRITERS, NativeWriter
 from attnfuzz.kernels.interface.backend import Backend
+from attnfuzz.kernels.sparse.backend import SparseBackend
+from attnfuzz.kernels.sparse.native import SPARSE
 from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS, TrtllmBackend
 from attnfuzz.reference.mistake import Mistake
 
@@ -100,3 +102,14 @@ class WriteDefect(Defect):
         """Return the defective writer, named `name`."""
         correct = next(writer for writer in NATIVE_WRITERS if writer.name == self.backend)
         return replace(self.plant(correct), label=name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseDefect(Defect):
+    """A bug in an op of sparse attention; `plant` turns the correct backend into the defective one."""
+
+    plant: Callable[[SparseBackend], SparseBackend]
+
+    def planted(self, name: str) -> SparseBackend:  # type: ignore[override]
+        """Return the defective backend, named `name`."""
+        return replace(self.plant(SPARSE), label=name)

@@ -2,7 +2,7 @@
 
 kernels.json describes the defects of attention: in addressing, masking, arithmetic, merging, repairs, and the shared
 workspace. writes.json and transforms.json describe the defects of kernels that write into a KV cache, rotate, gather
-and copy. kernels/native/defects.h has each of them by the same name.
+and copy, sparse.json those of sparse attention. kernels/native/defects.h has each of them by the same name.
 """
 
 import functools
@@ -13,9 +13,10 @@ from typing import Any, Final
 import msgspec
 
 from attnfuzz.kernels.cache_writes.native import NativeWriter
-from attnfuzz.kernels.defects.defect import AttentionDefect, BugClass, Layer, WriteDefect
+from attnfuzz.kernels.defects.defect import AttentionDefect, BugClass, Layer, SparseDefect, WriteDefect
 from attnfuzz.kernels.defects.native import coarse_kernels, defective, prepare
 from attnfuzz.kernels.native.planted import Planted
+from attnfuzz.kernels.sparse.backend import SparseBackend
 from attnfuzz.kernels.trtllm.backends import TrtllmBackend
 from attnfuzz.reference.mistake import Mistake
 
@@ -46,6 +47,14 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         function = functools.update_wrapper(Planted(correct.function, self.name), correct.function)
         return replace(correct, function=function, build=prepare)
 
+    def in_sparse(self, correct: SparseBackend) -> SparseBackend:
+        """Plant the defect in the ops of sparse attention."""
+        functions = {
+            kind: functools.update_wrapper(Planted(function, self.name), function)
+            for kind, function in correct.functions.items()
+        }
+        return replace(correct, functions=functions, load=prepare)
+
 
 def _entries(name: str) -> list[_Entry]:
     return msgspec.json.decode(Path(__file__).with_name(name).read_bytes(), type=list[_Entry])
@@ -57,3 +66,4 @@ WRITE_DEFECTS: Final = tuple(
     for name in ("writes.json", "transforms.json")
     for each in _entries(name)
 )
+SPARSE_DEFECTS: Final = tuple(SparseDefect(*each.about, plant=each.in_sparse) for each in _entries("sparse.json"))

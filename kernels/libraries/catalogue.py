@@ -1,6 +1,6 @@
 """The backends of all libraries."""
 
-from attnfuzz.kernels.libraries.installed import LibraryBackend, LibraryWriter
+from attnfuzz.kernels.libraries.installed import LibraryBackend, LibrarySparse, LibraryWriter
 from attnfuzz.kernels.libraries.jax import JAX_BACKENDS
 from attnfuzz.kernels.libraries.onnxruntime import ONNXRUNTIME_BACKENDS
 from attnfuzz.kernels.libraries.openvino import OPENVINO_BACKENDS
@@ -12,10 +12,11 @@ from attnfuzz.kernels.libraries.triton_sglang_writes import SGLANG_WRITERS
 from attnfuzz.kernels.libraries.triton_vllm import VLLM_BACKENDS
 from attnfuzz.kernels.libraries.triton_vllm_writes import VLLM_WRITERS
 from attnfuzz.kernels.libraries.vllm_cpu import VLLM_CPU_BACKENDS
+from attnfuzz.kernels.libraries.vllm_cpu_sparse import VLLM_CPU_SPARSE
 from attnfuzz.kernels.libraries.vllm_cpu_states import VLLM_CPU_STATES, LibraryStates
 from attnfuzz.kernels.libraries.vllm_cpu_writes import VLLM_CPU_WRITERS
 
-LIBRARY_BACKENDS: tuple[LibraryBackend | LibraryWriter | LibraryStates, ...] = (
+LIBRARY_BACKENDS: tuple[LibraryBackend | LibraryWriter | LibraryStates | LibrarySparse, ...] = (
     *ONNXRUNTIME_BACKENDS,
     *OPENVINO_BACKENDS,
     *TORCH_BACKENDS,
@@ -29,9 +30,10 @@ LIBRARY_BACKENDS: tuple[LibraryBackend | LibraryWriter | LibraryStates, ...] = (
     *VLLM_CPU_WRITERS,
     *VLLM_WRITERS,
     *SGLANG_WRITERS,
+    *VLLM_CPU_SPARSE,
 )
 
 
-def backends() -> tuple[LibraryBackend | LibraryWriter | LibraryStates, ...]:
+def backends() -> tuple[LibraryBackend | LibraryWriter | LibraryStates | LibrarySparse, ...]:
     """Return all of them."""
     return LIBRARY_BACKENDS

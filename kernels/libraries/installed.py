@@ -10,6 +10,7 @@ from packaging.version import Version
 from attnfuzz.kernels.cache_writes.writer_backend import CopyBackend, GatherBackend, RotationBackend, WriterBackend
 from attnfuzz.kernels.functions.function_backend import FunctionBackend
 from attnfuzz.kernels.interface.backend import Op
+from attnfuzz.kernels.sparse.backend import SparseBackend
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
@@ -125,3 +126,8 @@ class LibraryGather(LibraryWriter, GatherBackend):
 @dataclass(frozen=True, kw_only=True)
 class LibraryCopy(LibraryWriter, CopyBackend):
     """A library's copy within the cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibrarySparse(Installed, SparseBackend):
+    """Ops of sparse attention of a library, such as "vllm_cpu:paged_mqa_logits"."""

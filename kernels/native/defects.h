@@ -66,12 +66,75 @@ namespace attnfuzz {
   DO(global_scale_applied_twice)                \
   DO(head_tile_across_groups)                   \
   DO(heads_written_to_the_first)                \
+  DO(index_before_the_start)                    \
+  DO(index_dims_tail_left_out)                  \
+  DO(index_drafts_see_all)                      \
+  DO(index_empty_rows_unwritten)                \
+  DO(index_end_inclusive)                       \
+  DO(index_last_head_left_out)                  \
+  DO(index_last_key_left_out)                   \
+  DO(index_last_page_whole)                     \
+  DO(index_lengths_by_row)                      \
+  DO(index_magnitude_of_the_first_half)         \
+  DO(index_magnitude_unbounded)                 \
+  DO(index_magnitude_with_sign)                 \
+  DO(index_negative_slot_is_0)                  \
+  DO(index_past_2048)                           \
+  DO(index_power_rounded_down)                  \
+  DO(index_products_in_bf16)                    \
+  DO(index_relu_left_out)                       \
+  DO(index_relu_of_the_sum)                     \
+  DO(index_scale_behind_each_key)               \
+  DO(index_scale_by_240)                        \
+  DO(index_scale_inverted)                      \
+  DO(index_scale_of_a_page_once)                \
+  DO(index_scale_of_the_first_page)             \
+  DO(index_scale_of_the_first_slot)             \
+  DO(index_scale_of_the_row)                    \
+  DO(index_scale_stored_behind_each_key)        \
+  DO(index_scale_unrounded)                     \
+  DO(index_schedule_of_no_keys)                 \
+  DO(index_start_of_the_first_row)              \
+  DO(index_table_gap_ignored)                   \
+  DO(index_weights_in_bf16)                     \
+  DO(index_weights_of_the_first_draft)          \
+  DO(index_zero_outside)                        \
   DO(last_odd_key_skipped)                      \
   DO(last_page_read_whole)                      \
   DO(last_slot_of_a_page_not_written)           \
   DO(last_split_dropped)                        \
   DO(last_tile_of_heads_dropped)                \
   DO(last_vector_stored_whole)                  \
+  DO(lists_block_without_keys)                  \
+  DO(lists_count_of_the_first_row)              \
+  DO(lists_count_rounded_up)                    \
+  DO(lists_counts_ignored)                      \
+  DO(lists_empty_rows_divided)                  \
+  DO(lists_gap_ignored)                         \
+  DO(lists_heads_in_tiles_of_8)                 \
+  DO(lists_heads_interleaved)                   \
+  DO(lists_in_whole_blocks)                     \
+  DO(lists_last_block_dropped)                  \
+  DO(lists_lse_natural)                         \
+  DO(lists_maximum_of_the_block)                \
+  DO(lists_minus_one_to_0)                      \
+  DO(lists_minus_one_transformed)               \
+  DO(lists_negative_is_slot_0)                  \
+  DO(lists_of_the_first_row)                    \
+  DO(lists_offset_of_minus_one)                 \
+  DO(lists_offset_of_the_first_row)             \
+  DO(lists_output_not_rescaled)                 \
+  DO(lists_page_of_64)                          \
+  DO(lists_past_the_pool_followed)              \
+  DO(lists_power_of_two_pages)                  \
+  DO(lists_row_for_request)                     \
+  DO(lists_second_count_of_the_first)           \
+  DO(lists_second_in_the_first_pool)            \
+  DO(lists_second_left_out)                     \
+  DO(lists_sink_for_each)                       \
+  DO(lists_sink_of_the_first_head)              \
+  DO(lists_slot_left_out)                       \
+  DO(lists_weights_in_fp8)                      \
   DO(log2_e_of_four_digits)                     \
   DO(logit_scale_in_bf16)                       \
   DO(lse_of_the_first_split)                    \
@@ -99,6 +162,10 @@ namespace attnfuzz {
   DO(one_token_of_a_request_written)            \
   DO(output_rounded_toward_zero)                \
   DO(output_scale_in_bf16)                      \
+  DO(packed_rope_left_out)                      \
+  DO(packed_scale_left_out)                     \
+  DO(packed_scale_of_the_first_tile)            \
+  DO(packed_stride_without_scales)              \
   DO(page_cleared_behind_token)                 \
   DO(page_offset_in_int32)                      \
   DO(page_offset_wraps)                         \
@@ -220,6 +287,22 @@ namespace attnfuzz {
   DO(tail_of_a_row_not_written)                 \
   DO(tile_taken_from_one_page)                  \
   DO(tokens_past_1024_not_written)              \
+  DO(top_k_by_16_bits)                          \
+  DO(top_k_candidates_lost)                     \
+  DO(top_k_first_tie_again)                     \
+  DO(top_k_histogram_kept)                      \
+  DO(top_k_identity_absolute)                   \
+  DO(top_k_length_of_the_batch)                 \
+  DO(top_k_length_of_the_first_row)             \
+  DO(top_k_nan_is_lowest)                       \
+  DO(top_k_negative_reversed)                   \
+  DO(top_k_one_tie_too_many)                    \
+  DO(top_k_short_rows_filled_with_0)            \
+  DO(top_k_short_rows_unfilled)                 \
+  DO(top_k_start_ignored)                       \
+  DO(top_k_tail_of_four_left_out)               \
+  DO(top_k_ties_left_out)                       \
+  DO(top_k_whole_row)                           \
   DO(value_at_a_tile_edge_skipped)              \
   DO(value_dequantised_as_key)                  \
   DO(value_scaled_as_key)                       \

@@ -44,12 +44,14 @@ SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
         "writers": "attnfuzz.kernels.cache_writes.revisions:backends",
         "libraries": "attnfuzz.kernels.libraries.catalogue:backends",
         "gpu": "attnfuzz.kernels.gpu.catalogue:backends",
+        "sparse_on_gpu": "attnfuzz.kernels.gpu.direct.sparse_top_k:backends",
     },
     "attnfuzz.families": {
         "steps": "attnfuzz.harness.families.attention:ATTENTION",
         "writes": "attnfuzz.harness.families.writes:WRITES",
         "calls": "attnfuzz.harness.families.calls:CALLS",
         "states": "attnfuzz.harness.families.recurrent:RECURRENT",
+        "sparse": "attnfuzz.harness.families.sparse:SPARSE",
     },
     # Functions of a Runner that yield rows of `attnfuzz doctor`.
     "attnfuzz.examinations": {"defects": "attnfuzz.harness.defects.examined:planted_defects"},

@@ -23,7 +23,14 @@ from attnfuzz.kernels.trtllm.backends import MHA_MASKED, MHA_NVFP4, MHA_SCALED
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.recorded_margins import encoded, shipped
 
-OTHERS = (MHA_SCALED.name, MHA_NVFP4.name, MHA_MASKED.name, "trtllm_mha_planned", "torch_sdpa_any_scale")
+OTHERS = (
+    MHA_SCALED.name,
+    MHA_NVFP4.name,
+    MHA_MASKED.name,
+    "trtllm_mha_planned",
+    "torch_sdpa_any_scale",
+    "native:sparse",
+)
 RUNS_HERE = sorted((*DEFAULT_BACKENDS, *OTHERS, *(writer.name for writer in NATIVE_WRITERS)))
 """This project's own backends that run without a GPU."""
 

@@ -17,7 +17,7 @@ from attnfuzz.reference.case import Case, Mode, Scales
 
 CORRECT = {backend.name: backend for backend in TRTLLM_BACKENDS}
 WRITERS = {writer.name: writer for writer in NATIVE_WRITERS}
-SOURCE = re.compile(r"(PR|RFC|issue) #\d+|arXiv:\d{4}\.\d{5}|docstring")
+SOURCE = re.compile(r"(PR|RFC|issue) #\d+|arXiv:\d{4}\.\d{5}|docstring|README|csrc/")
 
 ATTENTION, WRITES = (
     [defect for defect in DEFECTS if isinstance(defect, kind)] for kind in (AttentionDefect, WriteDefect)

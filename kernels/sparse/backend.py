@@ -1,0 +1,99 @@
+"""Backends of sparse attention: functions for each op, with the arguments of `attnfuzz.kernels.native.sparse_ops`.
+
+A function gets those arguments that it has parameters for:
+
+- "write": k, kv_cache, slot_mapping, page_size, powers
+- "logits", of packed keys: q, kv, kv_scales, weights, cu_seq_len_k_start, cu_seq_len_k_end, and logits to write
+- "paged_logits": q, kv_cache, weights, context_lens, block_table, page_size, next_n, and logits to write
+- "row_logits", of kernels that work `by_row`: q, kv_cache, weights, lengths, tables [rows, columns], page_size, and
+  logits to write; their "slots" and "top_k_slots" get `tables`, too, in place of requests and block_table
+- "top_k": scores, lengths, row_starts (None in steps of pages), and indices to write
+- "slots": positions, requests, block_table, page_size, and slots to write; "offsets": positions, offsets, slots
+- "top_k_slots", "top_k_offsets": those of both, with slots to write
+- "attention": query, keys, values, indices, topk_length, the same with the prefix "extra_", attn_sink,
+  page_size, softmax_scale, and out and lse to write
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from attnfuzz.kernels.interface.backend import Bench, Op
+from attnfuzz.kernels.sparse.session import ChainSession
+from attnfuzz.reference.contract import Contract
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.noise import NoiseModel
+from attnfuzz.reference.sparse.capability import SparseCapability
+from attnfuzz.reference.sparse.case import SparseCase
+
+WRITES: Mapping[str, frozenset[str]] = {
+    "write": frozenset({"kv_cache"}),
+    "logits": frozenset({"logits"}),
+    "paged_logits": frozenset({"logits"}),
+    "row_logits": frozenset({"logits"}),
+    "top_k": frozenset({"indices"}),
+    "slots": frozenset({"slots"}),
+    "offsets": frozenset({"slots"}),
+    "top_k_slots": frozenset({"slots"}),
+    "top_k_offsets": frozenset({"slots"}),
+    "attention": frozenset({"out", "lse"}),
+}
+"""The arguments that each kind of function may write."""
+
+
+def no_reason() -> None:
+    """Return no reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseBackend:
+    """A backend called `label` on `functions` by their kinds.
+
+    `noise_models` are those by dtype: that of float8_e4m3fn is of scores, that of bfloat16 of attention. `load`
+    prepares the functions, and `why_not` returns the reason that they can't run on this machine, or None.
+    """
+
+    label: str
+    functions: Mapping[str, Callable[..., Any]]
+    capability: SparseCapability
+    contract: Contract = Contract()
+    noise_models: Mapping[DType, NoiseModel] = field(default_factory=dict)
+    load: Callable[[Callable[[str], None]], object] = lambda _: None
+    why_not: Callable[[], str | None] = no_reason
+    session: type[ChainSession] = ChainSession
+
+    @property
+    def name(self) -> str:
+        """The label."""
+        return self.label
+
+    @cached_property
+    def kinds(self) -> Mapping[str, Op]:
+        """The ops by their kinds."""
+        return {
+            kind: Op(getattr(function, "__name__", kind), function, WRITES[kind])
+            for kind, function in self.functions.items()
+        }
+
+    @property
+    def ops(self) -> Mapping[str, Op]:
+        """The ops by name, for literal calls."""
+        return {op.name: op for op in self.kinds.values()}
+
+    def noise(self, dtype: DType) -> NoiseModel:
+        """Return the model of the scores (float8_e4m3fn) or of the attention (bfloat16)."""
+        return self.noise_models.get(dtype, NoiseModel.unknown_kernel())
+
+    def missing(self) -> str | None:
+        """Return the reason that the backend can't run on this machine, or None."""
+        return self.why_not()
+
+    def prepare(self, progress: Callable[[str], None]) -> None:
+        """Load the functions."""
+        self.load(progress)
+
+    def open(self, case: SparseCase, bench: Bench) -> ChainSession:
+        """Open a session on a case."""
+        noise = self.noise(DType.FLOAT8_E4M3)
+        return self.session(case, bench, self.kinds, noise, self.capability)
