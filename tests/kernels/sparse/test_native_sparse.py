@@ -45,7 +45,8 @@ def drawn(count: int) -> list[SparseCase]:
 
 
 def verdict(case: SparseCase, backend: SparseBackend = SPARSE) -> Verdict:
-    return Execution(Task(case=case, backend=backend.name), lambda _: None, backend=backend).run()
+    run = Execution(Task(case=case, backend=backend.name), lambda _: None, backend=backend)  # type: ignore[arg-type]
+    return run.run()
 
 
 def decode(*lengths: int, q_len: int = 1, **others: object) -> SparseStep:
