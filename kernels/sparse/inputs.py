@@ -32,7 +32,7 @@ class SparseRow:
     length: int
 
 
-class StepInputs:
+class OpInputs:
     """The inputs of step `index` of a case.
 
     Requests have pages of their own, `table` has their ids [requests with padding, columns]. Rows of padding see no

@@ -16,7 +16,7 @@ from attnfuzz.kernels.interface.backend import (
     WrittenCache,
     WrittenTensor,
 )
-from attnfuzz.kernels.sparse.inputs import StepInputs, columns, graph_of, pool_pages, second_keys
+from attnfuzz.kernels.sparse.inputs import OpInputs, columns, graph_of, pool_pages, second_keys
 from attnfuzz.kernels.sparse.results import Part, Scored, Selected, SparselyAttended, SparseResult, written_rows
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.sparse import lists, packed
@@ -49,9 +49,9 @@ class ChainSession:
 
     def forward(self, index: int) -> SparseResult:
         """Run the ops of one step, each on right inputs."""
-        return SparseResult(tuple(_Forward(self, StepInputs(self._case, index, self._columns)).parts()))
+        return SparseResult(tuple(_Forward(self, OpInputs(self._case, index, self._columns)).parts()))
 
-    def launch(self, inputs: StepInputs, name: str, given: Mapping[str, Any], outputs: Mapping[str, Any]) -> _Tensors:
+    def launch(self, inputs: OpInputs, name: str, given: Mapping[str, Any], outputs: Mapping[str, Any]) -> _Tensors:
         """Launch an op, or replay its graph. Returns its tensors.
 
         `given` has values of tensors, tensors of the pool, and scalars; `outputs` shapes and dtypes.
@@ -135,7 +135,7 @@ _GAPPED = frozenset({"block_table", "logits", "scores", "indices", "positions", 
 class _Forward:
     """One step: the ops of the case, in order."""
 
-    def __init__(self, session: ChainSession, inputs: StepInputs) -> None:
+    def __init__(self, session: ChainSession, inputs: OpInputs) -> None:
         self._session, self._in, self._case = session, inputs, session.case
         self._geometry = inputs.geometry
         self._rows = inputs.rows
@@ -471,7 +471,7 @@ class _Pool:
     """One KV pool of a step, at whose `slots` the keys of all requests are; packed if `at` is None."""
 
     def __init__(
-        self, session: ChainSession, inputs: StepInputs, prefix: str, slots: int, at: torch.Tensor | None
+        self, session: ChainSession, inputs: OpInputs, prefix: str, slots: int, at: torch.Tensor | None
     ) -> None:
         self._session, self._format, self.prefix = session, inputs.geometry.format, prefix
         lengths = [request.kv_len for request in inputs.step.requests]
