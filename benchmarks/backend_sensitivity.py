@@ -17,7 +17,7 @@ from attnfuzz.harness.sandbox.side_by_side import side_by_side
 from attnfuzz.harness.workers.nursery import named
 from attnfuzz.harness.workers.postmortem import Death
 from attnfuzz.harness.workers.supervisor import Workers
-from attnfuzz.kernels.interface.toolchain import without_modules
+from attnfuzz.kernels.interface.toolchain import lacks_modules
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 
@@ -101,7 +101,7 @@ def _running_on(device: Device) -> list[str]:
         and family_with(resolve(name).capability).noise_dtypes(resolve(name).capability)
         and resolve(name).missing() is None
     ]
-    lacking = without_modules(map(resolve, running))
+    lacking = [name for name in running if lacks_modules(resolve(name))]
     if lacking:
         click.echo(f"no module is compiled for {', '.join(lacking)}", err=True)
     return [name for name in running if name not in lacking]

@@ -15,6 +15,7 @@ from attnfuzz.harness.backends.load import BackendFileError, BackendSource, brie
 from attnfuzz.kernels.functions.function_backend import FunctionBackend, OfFunction
 from attnfuzz.kernels.interface.backend import Backend, Bench, Op, called_as_documented, shares_pool
 from attnfuzz.kernels.interface.library_call import LibraryCall
+from attnfuzz.kernels.interface.toolchain import lacks_modules
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.contract import Contract
@@ -47,7 +48,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     `shares_pool` and `called_as_documented` are the results of these functions of
     `attnfuzz.kernels.interface.backend`, and `is_function` says that it is a `FunctionBackend`. One with `whole_pool`
-    died in a trial of pages that no request owns.
+    died in a trial of pages that no request owns; one that `lacks_modules` has no compiled geometry, if only those are
+    asked for.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     called_as_documented: bool
     is_function: bool = False
     whole_pool: bool = False
+    lacks_modules: bool = False
 
 
 def describe(name: str, backend: Backend) -> Description:
@@ -79,6 +82,7 @@ def describe(name: str, backend: Backend) -> Description:
         shares_pool=_asked(name, "shares_pool", lambda: shares_pool(backend)),
         called_as_documented=_asked(name, "called_as_documented", lambda: called_as_documented(backend)),
         is_function=isinstance(backend, FunctionBackend),
+        lacks_modules=lacks_modules(backend),
     )
     return _as_decoded(name, described)
 
@@ -199,7 +203,7 @@ class Rehearsed:
 
     source: BackendSource
     description: Description
-    preparation: Callable[[BackendSource], None]
+    preparation: Callable[[BackendSource, Callable[[str], None]], None]
 
     @property
     def name(self) -> str:
@@ -241,9 +245,13 @@ class Rehearsed:
 
     def prepare(self, progress: Callable[[str], None]) -> None:
         """Prepare it in a process that may die. Raises BackendFileError."""
-        del progress
         if self.description.prepares:
-            self.preparation(self.source)
+            self.preparation(self.source, progress)
+
+    @property
+    def lacks_modules(self) -> bool:
+        """Whether it needs compiled modules and had none when it was loaded, if only compiled ones are asked for."""
+        return self.description.lacks_modules
 
     @property
     def whole_pool(self) -> bool:

@@ -12,6 +12,7 @@ from typing import cast
 import msgspec
 
 from attnfuzz.kernels.interface.backend import Backend
+from attnfuzz.kernels.interface.toolchain import limited
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.checked_fields import did_you_mean
@@ -124,7 +125,7 @@ def _lacking(name: str, value: object) -> list[str]:
 
 
 def _checked(name: str, found: object) -> Backend:
-    """Return a backend, instantiating a class, after checking that it has all parts."""
+    """Return a backend, instantiating a class, after checking that it has all parts; limited as `limited` says."""
     try:
         backend = found() if isinstance(found, type) else found
     except BaseException as error:
@@ -135,4 +136,4 @@ def _checked(name: str, found: object) -> Backend:
         if callable(backend):
             advice = "make one of a function with attnfuzz.FunctionBackend"
         raise BackendFileError(f"{name} is not a backend, it lacks {', '.join(lacking)}: {advice}")
-    return cast("Backend", backend)
+    return limited(cast("Backend", backend))

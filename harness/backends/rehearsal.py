@@ -23,7 +23,9 @@ from attnfuzz.harness.verdict.printable import printable, shortened
 from attnfuzz.harness.workers.postmortem import Death
 from attnfuzz.harness.workers.supervisor import HandlerError, Workers
 from attnfuzz.kernels.interface.backend import Backend
+from attnfuzz.kernels.interface.toolchain import toolchains
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.device import Device
 
 IMPORT_SECONDS = 30.0
 """Half of the time limit for a backend's import and description: a worker writes to its journal when it begins, and
@@ -60,13 +62,19 @@ class Prepared(msgspec.Struct, frozen=True, tag=True):
     """The backend's `prepare` returned, or the case has been run."""
 
 
+class PrepareLine(msgspec.Struct, frozen=True, tag=True):
+    """A line of progress of the backend's preparation. An empty request asks for the next step."""
+
+    text: str
+
+
 class Wrong(msgspec.Struct, frozen=True, tag=True):
     """The backend's error."""
 
     message: str
 
 
-Answer = Description | Prepared | Wrong
+Answer = Description | Prepared | PrepareLine | Wrong
 
 
 def rehearse(source: BackendSource) -> Rehearsed:
@@ -99,10 +107,14 @@ def _with_pool_holes(workers: Workers, source: BackendSource, described: Descrip
     return replace(described, capability=replace(can, pool_holes=not touches), whole_pool=touches)
 
 
-def prepare(source: BackendSource) -> None:
-    """Call a backend's `prepare` in a worker. Raises BackendFileError."""
+def prepare(source: BackendSource, progress: Callable[[str], None]) -> None:
+    """Compile a backend's modules, and call its `prepare`, in a worker. Raises BackendFileError."""
+    task = Rehearsal(source, str(Path.cwd()), prepare=True)
     with stage() as workers:
-        _answer(workers, Rehearsal(source, str(Path.cwd()), prepare=True), PREPARE_SECONDS, "prepare()")
+        answer = _answer(workers, task, PREPARE_SECONDS, "prepare()")
+        while isinstance(answer, PrepareLine):
+            progress(printable(shortened(answer.text, _MOST_CHARACTERS)))
+            answer = _answer(workers, task, PREPARE_SECONDS, "prepare()", further=True)
 
 
 def stage() -> Workers:
@@ -113,14 +125,14 @@ def stage() -> Workers:
 def handle(request: bytes, run: RunCase) -> bytes:
     """Load a backend in the worker, and describe it, prepare it, or `run` a case on it."""
     streams = sys.stdout, sys.stderr
-    task = msgspec.msgpack.decode(request, type=Rehearsal)
+    task = msgspec.msgpack.decode(request, type=Rehearsal) if request else None
     answer: Answer
     try:
-        answer = _performed(task, run)
+        answer = _next_step() if task is None else _performed(task, run)
     except BackendFileError as error:
         answer = Wrong(str(error))
     except BaseException as error:  # noqa: BLE001 - it is the user's code, which may raise anywhere
-        answer = Wrong(f"{task.source.name} fails: {brief(error)}")
+        answer = Wrong(f"{'the backend' if task is None else task.source.name} fails: {brief(error)}")
     sys.stdout, sys.stderr = streams
     return msgspec.msgpack.encode(answer)
 
@@ -133,18 +145,39 @@ def _performed(task: Rehearsal, run: RunCase) -> Answer:
         return Prepared()
     if not task.prepare:
         return describe(task.source.name, backend)
+    global _steps  # noqa: PLW0603 - a worker prepares one backend
+    _steps = _preparing(task.source.name, backend)
+    return _next_step()
+
+
+_steps: Iterator[str] = iter(())
+"""The lines of this worker's preparation."""
+
+
+def _next_step() -> PrepareLine | Prepared:
+    line = next(_steps, None)
+    return Prepared() if line is None else PrepareLine(line)
+
+
+def _preparing(name: str, backend: Backend) -> Iterator[str]:
     try:
+        if backend.capability.device is Device.CUDA:
+            for toolchain in toolchains():
+                yield from toolchain.compiling([backend])
         backend.prepare(lambda _: None)
+    except GeneratorExit:
+        raise
     except BaseException as error:
-        raise BackendFileError(f"{task.source.name}: its prepare() raises {brief(error)}") from error
-    return Prepared()
+        raise BackendFileError(f"{name}: its prepare() raises {brief(error)}") from error
 
 
-def _answer(workers: Workers, task: Rehearsal, seconds: float, stage_name: str) -> Answer:
+def _answer(workers: Workers, task: Rehearsal, seconds: float, stage_name: str, *, further: bool = False) -> Answer:
+    """Return the answer to a task, or to a request for its next step, of which nothing is said."""
     name, started = task.source.name, time.monotonic()
-    with _said(f"Waiting for {stage_name} of {name}, for up to {2 * seconds:g} s."):
+    words = f"Waiting for {stage_name} of {name}, for up to {2 * seconds:g} s."
+    with contextlib.nullcontext() if further else _said(words):
         try:
-            reply = workers.run(msgspec.msgpack.encode(task), timeout=seconds)
+            reply = workers.run(b"" if further else msgspec.msgpack.encode(task), timeout=seconds)
         except HandlerError as error:
             raise BackendFileError(f"{name} leaves its process unable to answer: {brief(error)}") from error
     if isinstance(reply, Death):

@@ -34,7 +34,8 @@ def prepare(backends: Sequence[str], progress: Callable[[str], None]) -> None:
         gpu_core.settings()
     # Compile for all backends at once; the rest is quick.
     for toolchain in toolchains():
-        toolchain.compile_for(resolved.values(), progress)
+        for line in toolchain.compiling(resolved.values()):
+            progress(line)
     for backend in resolved.values():
         backend.prepare(progress)
     for name in resolved:

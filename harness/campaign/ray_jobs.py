@@ -18,7 +18,7 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcess
 from attnfuzz.harness.campaign.prepare import lacking, prepare
 from attnfuzz.harness.search.messages import AnyMessage, JobSetup, MaySettle, Slice, SliceDone
-from attnfuzz.kernels.interface.toolchain import BUILT, without_modules
+from attnfuzz.kernels.interface.toolchain import BUILT, lacks_modules
 from attnfuzz.reference.user_error import UserError
 
 LOCAL = "local"
@@ -63,7 +63,9 @@ class JobActor:
 
     def greeting(self) -> Greeting:
         """Compile the kernels of the backends that can run on the node, and name the others."""
-        unbuilt = dict.fromkeys(without_modules(map(resolve, self._backends)), "no module is compiled for it there")
+        unbuilt = {
+            name: "no module is compiled for it there" for name in self._backends if lacks_modules(resolve(name))
+        }
         missing = unbuilt | lacking(self._backends)
         prepare([name for name in self._backends if name not in missing], lambda _: None)
         return Greeting(attnfuzz.__version__, missing)

@@ -11,7 +11,7 @@ from attnfuzz.harness.cli.terminal import BadInput
 from attnfuzz.harness.findings.finding import case_path
 from attnfuzz.harness.sandbox.check import why_not
 from attnfuzz.kernels.interface.engine import Engine
-from attnfuzz.kernels.interface.toolchain import without_modules
+from attnfuzz.kernels.interface.toolchain import lacks_modules
 from attnfuzz.reference import case_file
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.device import Device
@@ -62,7 +62,7 @@ def compiled_backends(names: Sequence[str], tell: Callable[[str], None]) -> tupl
 
     Reports the names of omitted backends. Raises BadInput if no backend is left, and errors of resolving names.
     """
-    lacking = without_modules(map(resolve, names))
+    lacking = [name for name in names if lacks_modules(resolve(name))]
     if not lacking:
         return tuple(names)
     left_out = f"no module is compiled for {', '.join(lacking)}; attnfuzz build --backend NAME compiles them"

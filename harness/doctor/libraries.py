@@ -7,7 +7,7 @@ from attnfuzz.harness.doctor.measurement import Measurement, judged, not_measure
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.sandbox.plain_check import check
 from attnfuzz.kernels.interface.backend import package_of
-from attnfuzz.kernels.interface.toolchain import without_modules
+from attnfuzz.kernels.interface.toolchain import lacks_modules
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.user_error import UserError
@@ -20,12 +20,11 @@ def one_of_each(device: Device) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     here = [each for each in builtin().values() if each.capability.device is device and each.missing() is None]
-    uncompiled = set(without_modules(here))
     for backend in here:
         can: object = backend.capability
         # Writers of the KV cache have no plain cases.
         attends = isinstance(can, Capability) and not can.writes
-        if attends and backend.name == fixed(backend.name) and backend.name not in uncompiled:
+        if attends and backend.name == fixed(backend.name) and not lacks_modules(backend):
             found.setdefault(package_of(backend), backend.name)
     return found
 

@@ -32,17 +32,21 @@ def build(wanted: Iterable[Module], progress: Callable[[str], None]) -> dict[str
     Fast if there is nothing to do, and creates no CUDA context in this process. Raises BuildFailed.
     """
     unique = tuple(dict.fromkeys(wanted))
-    if not unique:
-        return {}
-    archs = build_record.architectures()
-    todo = unbuilt(unique)
-    if todo:
-        start = time.monotonic()
-        progress(f"compiling {len(todo)} modules with nvcc, {jobs()} files at a time (once; it can take minutes)")
-        for done, line in enumerate(compile_all(todo, archs=archs), start=1):
-            result = line.built.reason and f"can't be compiled: {line.built.reason}"
-            progress(f"{done} of {len(todo)}, {time.monotonic() - start:.0f} s: {line.name} {result or 'is there'}")
+    for line in building(unique):
+        progress(line)
     return rejected(unique)
+
+
+def building(wanted: Iterable[Module]) -> Iterator[str]:
+    """Compile missing modules in parallel, as `build` does. Yields lines of progress, with counts."""
+    todo = unbuilt(dict.fromkeys(wanted))
+    if not todo:
+        return
+    start = time.monotonic()
+    yield f"compiling {len(todo)} modules with nvcc, {jobs()} files at a time (once; it can take minutes)"
+    for done, line in enumerate(compile_all(todo, archs=build_record.architectures()), start=1):
+        result = line.built.reason and f"can't be compiled: {line.built.reason}"
+        yield f"{done} of {len(todo)}, {time.monotonic() - start:.0f} s: {line.name} {result or 'is there'}"
 
 
 def unbuilt(modules: Iterable[Module]) -> list[Module]:

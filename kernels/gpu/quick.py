@@ -4,7 +4,6 @@ FlashInfer compiles a module for each combination of compile-time features. The 
 features, and of a backend and a feature, within a time.
 """
 
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -17,8 +16,7 @@ from attnfuzz.kernels.gpu import build_record
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.wrappers.other_layers import FOR_OTHER_LAYERS, uses_of
-from attnfuzz.kernels.interface.backend import Backend
-from attnfuzz.kernels.interface.toolchain import BUILT
+from attnfuzz.kernels.interface.toolchain import only_compiled
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.bucket import Bucket
 
@@ -154,7 +152,7 @@ def only_built(backend: GpuBackend, ready: Collection[str]) -> GpuBackend:
     Its objects are planned for other layers only among those that are left: FlashInfer would compile in a worker, which
     counts as a hang.
     """
-    buckets = _built_buckets(backend, ready)
+    buckets = built_buckets(backend, ready)
     if not buckets:
         return backend
     capability = msgspec.structs.replace(backend.capability, buckets=tuple(buckets))
@@ -168,16 +166,7 @@ def only_built(backend: GpuBackend, ready: Collection[str]) -> GpuBackend:
     return replace(backend, capability=capability, session=partial(opening, buckets=capability.buckets))
 
 
-def without_modules(backends: Iterable[Backend]) -> list[str]:
-    """Return the names of backends that need modules and have none, if the environment asks for compiled ones."""
-    if os.environ.get(BUILT) != "1":
-        return []
-    ready = build_record.ready()
-    on_gpu = [each for each in backends if isinstance(each, GpuBackend)]
-    return [each.name for each in on_gpu if each.modules() and not _built_buckets(each, ready)]
-
-
-def _built_buckets(backend: GpuBackend, ready: Collection[str]) -> list[Bucket]:
+def built_buckets(backend: GpuBackend, ready: Collection[str]) -> list[Bucket]:
     """List the parts of its buckets that need no module, or `ready` ones alone."""
     return [part for bucket in backend.capability.buckets for part in _built_parts(backend, bucket, ready)]
 
@@ -198,7 +187,7 @@ def _built_parts(backend: GpuBackend, bucket: Bucket, ready: Collection[str]) ->
 
 def limited(backends: Iterable[GpuBackend]) -> tuple[GpuBackend, ...]:
     """Limit the backends to compiled modules if the environment asks for it."""
-    if os.environ.get(BUILT) != "1":
+    if not only_compiled():
         return tuple(backends)
     ready = build_record.ready()
     return tuple(only_built(backend, ready) for backend in backends)

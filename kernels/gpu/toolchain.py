@@ -3,22 +3,32 @@
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from attnfuzz.kernels.cuda import nvcc
 from attnfuzz.kernels.cuda.visible import no_gpu_visible
 from attnfuzz.kernels.gpu import build_record, modules
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.quick import cost, variants, without_modules
+from attnfuzz.kernels.gpu.quick import built_buckets, cost, only_built, variants
 from attnfuzz.kernels.interface.backend import Backend
 
-__all__ = ["compile_few", "compile_for", "environment", "load_needs", "preload", "settle", "without_modules"]
+
+def compiling(backends: Iterable[Backend]) -> Iterator[str]:
+    """Compile the missing modules of `backends` at once. Yields lines of progress. Raises BuildFailed."""
+    return modules.building(module for each in backends if isinstance(each, GpuBackend) for module in each.modules())
 
 
-def compile_for(backends: Iterable[Backend], progress: Callable[[str], None]) -> None:
-    """Compile the missing modules of `backends` at once. Raises BuildFailed."""
-    modules.build((module for each in backends if isinstance(each, GpuBackend) for module in each.modules()), progress)
+def lacks_modules(backend: Backend) -> bool:
+    """Return whether a backend needs modules and has none."""
+    if not isinstance(backend, GpuBackend) or not backend.modules():
+        return False
+    return not built_buckets(backend, build_record.ready())
+
+
+def limited(backend: Backend) -> Backend:
+    """Return a backend with the geometries whose modules are compiled; unchanged if it has none."""
+    return only_built(backend, build_record.ready()) if isinstance(backend, GpuBackend) else backend
 
 
 def compile_few(seconds: float, progress: Callable[[str], None]) -> None:

@@ -1,6 +1,7 @@
 """Toolchains: the modules that backends on GPUs need, compiled ahead of a run."""
 
-from collections.abc import Callable, Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from attnfuzz.kernels.interface.backend import Backend
@@ -13,8 +14,11 @@ BUILT: Final = "ATTNFUZZ_BUILT"
 class Toolchain(Protocol):
     """A guest's compiled modules. Each function ignores backends that have none."""
 
-    def compile_for(self, backends: Iterable[Backend], progress: Callable[[str], None]) -> None:
-        """Compile the missing modules of `backends` at once, in a process that has no context. Raises BuildFailed."""
+    def compiling(self, backends: Iterable[Backend]) -> Iterator[str]:
+        """Compile the missing modules of `backends` at once, in a process that has no context.
+
+        Yields lines of progress. Raises BuildFailed.
+        """
 
     def compile_few(self, seconds: float, progress: Callable[[str], None]) -> None:
         """Compile the cheapest modules that a backend needs on the visible GPUs, unless any module is compiled.
@@ -22,8 +26,11 @@ class Toolchain(Protocol):
         They are given up if their compilers finish no file for `seconds`. Raises BuildFailed.
         """
 
-    def without_modules(self, backends: Iterable[Backend]) -> list[str]:
-        """Return the names of backends that need modules and have none, if the environment asks for compiled ones."""
+    def lacks_modules(self, backend: Backend) -> bool:
+        """Return whether a backend needs modules and has none."""
+
+    def limited(self, backend: Backend) -> Backend:
+        """Return a backend with the geometries whose modules are compiled; unchanged if it has none."""
 
     def environment(self) -> Mapping[str, str]:
         """Return the variables of a process that sees one of this process's GPUs."""
@@ -43,7 +50,24 @@ def toolchains() -> tuple[Toolchain, ...]:
     return tuple(shipped("attnfuzz.toolchains").values())
 
 
-def without_modules(backends: Iterable[Backend]) -> list[str]:
-    """Return the names of backends that need modules and have none, if the environment asks for compiled ones."""
-    resolved = tuple(backends)
-    return [name for each in toolchains() for name in each.without_modules(resolved)]
+def only_compiled() -> bool:
+    """Return whether the environment asks for compiled geometries."""
+    return os.environ.get(BUILT) == "1"
+
+
+def lacks_modules(backend: Backend) -> bool:
+    """Return whether a backend needs modules and has none, if the environment asks for compiled ones.
+
+    The stand-in of a user's backend knows it.
+    """
+    if not only_compiled():
+        return False
+    return bool(getattr(backend, "lacks_modules", False)) or any(each.lacks_modules(backend) for each in toolchains())
+
+
+def limited(backend: Backend) -> Backend:
+    """Return a backend with the geometries whose modules are compiled, if the environment asks for compiled ones."""
+    if only_compiled():
+        for each in toolchains():
+            backend = each.limited(backend)
+    return backend

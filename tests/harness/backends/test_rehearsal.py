@@ -14,8 +14,13 @@ from pathlib import Path
 import pytest
 
 from attnfuzz.harness.backends import rehearsal
-from attnfuzz.harness.backends.load import BackendFileError
+from attnfuzz.harness.backends.load import BackendFileError, BackendSource
 from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.cli.given import compiled_backends
+from attnfuzz.harness.cli.terminal import BadInput
+from attnfuzz.kernels.gpu import build_record
+from attnfuzz.kernels.gpu.build_record import ARCH_LIST, Built
+from attnfuzz.kernels.interface.toolchain import BUILT, lacks_modules
 from attnfuzz.kernels.libraries.torch_sdpa import SDPA_BACKENDS
 from attnfuzz.reference.dtypes import DType
 
@@ -183,6 +188,54 @@ def test_a_prepare_that_ends_its_process_is_named(write: Write) -> None:
     backend = resolve(write(f"{CLASS}    def prepare(self, progress): __import__('os')._exit(0)\n"))
     with pytest.raises(BackendFileError, match=r"prepare\(\) ended its process: the process left with exit code 0"):
         backend.prepare(lambda _: None)
+
+
+COMPILES = """
+from attnfuzz.kernels.gpu import toolchain
+from attnfuzz.reference.device import Device
+
+def compiling(backends):
+    for number in range(1, 3):
+        yield f"{number} of 2 modules of {[each.name for each in backends]}"
+
+toolchain.compiling = compiling
+MINE.capability = Capability(device=Device.CUDA, modes=(Mode.DECODE,))
+"""
+
+
+def test_modules_of_a_users_backend_are_compiled_with_a_line_for_each(write: Write) -> None:
+    lines: list[str] = []
+    resolve(write(f"{CLASS}{COMPILES}")).prepare(lines.append)
+    assert lines == ["1 of 2 modules of ['mine']", "2 of 2 modules of ['mine']"]
+
+
+RENAMED = """
+from dataclasses import replace
+from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
+
+MINE = replace(next(each for each in GPU_BACKENDS if each.name == "batch_decode"), name="mine")
+"""
+
+
+def test_a_users_backend_has_compiled_geometries_alone_if_they_are_asked_for(
+    write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    variables = {BUILT: "1", "ATTNFUZZ_CACHE": str(tmp_path), ARCH_LIST: "9.0a"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    # The stage of these tests began without them.
+    mine = write(f"import os\nos.environ.update({variables!r})\n{RENAMED}")
+    without = resolve(mine)
+    assert lacks_modules(without)
+    with pytest.raises(BadInput, match="no module is compiled for"):
+        compiled_backends([mine], lambda _: None)
+    library = tmp_path / "library.so"
+    library.touch()
+    built = Built(library=str(library), base=build_record.workspace_base())
+    build_record.add("9.0a", {"batch decode bfloat16, head dim 64": built})
+    few = rehearsal.rehearse(BackendSource(mine))
+    assert not lacks_modules(few)
+    assert 0 < len(few.capability.buckets) < len(without.capability.buckets)
 
 
 def test_a_stand_in_answers_as_the_backend_does(write: Write) -> None:
