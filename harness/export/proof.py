@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnfuzz.harness.workers import left_behind
+from attnfuzz.kernels.interface.toolchain import toolchains
 
 _WITHOUT_ATTNFUZZ = """
 import os, runpy, sys
@@ -22,8 +23,14 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 sys.argv = sys.argv[1:]
-sys.path[:0] = sys.argv.pop(1).split(os.pathsep) if sys.argv[1] else []
+sys.path[:0] = sys.argv[1].split(os.pathsep) if sys.argv[1] else []
+prelude = sys.argv[2]
 del sys.argv[1:]
+try:
+    exec(prelude, {})
+except ImportError:
+    # The script reports it.
+    pass
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
@@ -66,12 +73,14 @@ class Proving:
     """A script that runs beside this process, for at most `seconds`.
 
     The environment is this process's, without its Python settings, except that folders of installed packages stay
-    importable: a library may be on PYTHONPATH alone.
+    importable: a library may be on PYTHONPATH alone. Compiled modules of toolchains are used.
     """
 
     def __init__(self, script: str, seconds: float) -> None:
         self._began = time.monotonic()
         self._deadline = self._began + seconds
+        folders = os.pathsep.join(_folders_of_packages())
+        prelude = "".join(each.prelude(script) for each in toolchains())
         with contextlib.ExitStack() as opened:
             folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="attnfuzz-script-"))
             path, self._output = Path(folder, "repro.py"), Path(folder, "printed")
@@ -80,7 +89,7 @@ class Proving:
                 # A group of its own: a script forks, and its child must end with it. The session is that of the job,
                 # which may be killed.
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-c", _WITHOUT_ATTNFUZZ, str(path), os.pathsep.join(_folders_of_packages())],
+                    [sys.executable, "-I", "-c", _WITHOUT_ATTNFUZZ, str(path), folders, prelude],
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,

@@ -13,6 +13,15 @@ from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.quick import built_buckets, cost, only_built, variants
 from attnfuzz.kernels.interface.backend import Backend
 
+_PRELUDE = """
+import flashinfer.jit.env as environment
+
+if not environment.FLASHINFER_AOT_DIR.exists():
+    environment.FLASHINFER_AOT_DIR = environment.FLASHINFER_JIT_DIR
+del environment
+"""
+"""That of `modules.trust_the_cache`: ninja would compile modules again that come from an archive."""
+
 
 def compiling(backends: Iterable[Backend]) -> Iterator[str]:
     """Compile the missing modules of `backends` at once. Yields lines of progress. Raises BuildFailed."""
@@ -69,6 +78,11 @@ def settle() -> None:
     """Make a worker that has a context, and its backends, load modules without ninja."""
     if "flashinfer" in sys.modules:
         modules.trust_the_cache()
+
+
+def prelude(script: str) -> str:
+    """Return Python that a fresh process runs before `script`, so that it loads modules without ninja."""
+    return _PRELUDE if "import flashinfer" in script or "from flashinfer" in script else ""
 
 
 def load_needs(backend: Backend) -> None:

@@ -41,6 +41,9 @@ class Toolchain(Protocol):
     def settle(self) -> None:
         """Prepare a worker that has a context for loading compiled modules."""
 
+    def prelude(self, script: str) -> str:
+        """Return Python that a fresh process runs before `script`, so that it loads modules that are compiled here."""
+
     def load_needs(self, backend: Backend) -> None:
         """Load the packages and compiled modules of a backend in a worker."""
 

@@ -77,3 +77,18 @@ def test_a_library_may_be_installed_in_a_folder_on_the_path_alone(
     (tmp_path / "some_library-1.0.dist-info").mkdir()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert prove("import some_library, sys\nassert sys.argv[1:] == []", SECONDS).code == 0
+
+
+def test_a_script_loads_the_modules_that_are_compiled_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A module from an archive has no state of ninja, which would compile it again."""
+    folder = tmp_path / "flashinfer" / "jit"
+    folder.mkdir(parents=True)
+    (tmp_path / "flashinfer-0.dist-info").mkdir()
+    for package in (folder.parent, folder):
+        (package / "__init__.py").write_text("")
+    nowhere = str(tmp_path / "nowhere")
+    directories = f"FLASHINFER_AOT_DIR = Path({nowhere!r})\nFLASHINFER_JIT_DIR = 'jit'"
+    (folder / "env.py").write_text(f"from pathlib import Path\n{directories}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    proof = prove("import flashinfer.jit.env\nprint(flashinfer.jit.env.FLASHINFER_AOT_DIR)", SECONDS)
+    assert (proof.code, proof.printed) == (0, "jit\n")
