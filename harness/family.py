@@ -42,10 +42,13 @@ class Family(ABC, Generic[C]):
     """A family of ops. Abstract methods are for each family to define; the others have the defaults of simple ops.
 
     `case_type` is the type of its cases, and `table` has their features. If it `has_axes` of coverage, reports show
-    which pairs of features were reached. `backends` are its own backends.
+    which pairs of features were reached. `backends` are its own backends. Users' backends have capabilities of exactly
+    the `capability_type`, a struct or a dataclass; without one, the family's package has all backends.
+    `harness.families.simple` has families of a few lines.
     """
 
     case_type: type[C]
+    capability_type: type[Any] | None = None
     has_axes = False
     table = FeatureTable()
     backends: tuple["Backend", ...] = ()
@@ -68,6 +71,14 @@ class Family(ABC, Generic[C]):
     @abstractmethod
     def cases(self, capability: Any, backend: str, lean: "Lean") -> "SearchStrategy[C]":
         """Return a strategy of valid cases for the named backend, all of which its capability covers."""
+
+    def plain_cases(self, capability: Any, backend: str) -> Iterable[C]:
+        """Yield plain cases for the named backend, to see whether it can be called at all."""
+        return ()
+
+    def outline(self, case: C) -> tuple[str, ...]:
+        """Return the words that set plain cases apart, one for each property."""
+        return case.modes
 
     def pair_bits(self, case: C) -> int:
         """Return the pairs of features that a case shows, as bits (`strategies.coverage`)."""

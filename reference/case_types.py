@@ -1,5 +1,6 @@
 """The types of cases by their tags, and decoding a case of any type."""
 
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from typing import Any, cast
 
@@ -47,4 +48,10 @@ def _type_of(tag: str) -> type[AnyCase] | None:
 
 
 def _types() -> dict[str, type[AnyCase]]:
-    return {tag_of(each): each for each in (*AnyCase.__subclasses__(), *OWN)}
+    return {tag_of(each): each for each in (*_subclasses(AnyCase), *OWN)}
+
+
+def _subclasses(kind: type[AnyCase]) -> Iterator[type[AnyCase]]:
+    """Yield the subclasses that have none of their own: the others are bases of types."""
+    for each in kind.__subclasses__():
+        yield from _subclasses(each) if each.__subclasses__() else (each,)

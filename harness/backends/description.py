@@ -12,12 +12,14 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from attnfuzz.harness.backends.load import BackendFileError, BackendSource, brief
+from attnfuzz.harness.family import Family, families
 from attnfuzz.kernels.functions.function_backend import FunctionBackend, OfFunction
 from attnfuzz.kernels.interface.backend import Backend, Bench, Op, called_as_documented, shares_pool
 from attnfuzz.kernels.interface.library_call import LibraryCall
 from attnfuzz.kernels.interface.toolchain import lacks_modules
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.case_types import tag_of
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
@@ -46,6 +48,8 @@ class DescribedOp(msgspec.Struct, frozen=True):
 class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The properties of a backend. `missing` is why it can't run here; `prepares`: `prepare` may do something.
 
+    `family` is the tag of its family's cases, which says how its `capability` is decoded (`decoded`).
+
     `shares_pool` and `called_as_documented` are the results of these functions of
     `attnfuzz.kernels.interface.backend`, and `is_function` says that it is a `FunctionBackend`. One with `whole_pool`
     died in a trial of pages that no request owns; one that `lacks_modules` has no compiled geometry, if only those are
@@ -53,7 +57,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """
 
     name: str
-    capability: Capability
+    family: str
+    capability: Any
     contract: Contract
     noise: dict[DType, NoiseModel]
     ops: dict[str, DescribedOp]
@@ -68,14 +73,15 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 def describe(name: str, backend: Backend) -> Description:
     """Query and check all properties of the user's backend `name`. Raises BackendFileError with the faulty part."""
-    capability = _exactly(Capability, "capability", name, _asked(name, "capability", lambda: backend.capability))
-    _check_capability(name, capability)
+    capability, family = _capability(name, _asked(name, "capability", lambda: backend.capability))
     prepare: object = type(backend).prepare
+    dtypes = capability.dtypes if isinstance(capability, Capability) else family.noise_dtypes(capability)
     described = Description(
         name=_name(name, _asked(name, "name", lambda: backend.name)),
+        family=tag_of(family.case_type),
         capability=capability,
         contract=_exactly(Contract, "contract", name, _asked(name, "contract", lambda: backend.contract)),
-        noise={dtype: _noise(name, backend, dtype) for dtype in capability.dtypes},
+        noise={dtype: _noise(name, backend, dtype) for dtype in dtypes},
         ops=_ops(name, _asked(name, "ops", lambda: backend.ops)),
         missing=_missing(name, _asked(name, "missing()", backend.missing)),
         prepares=capability.device is not Device.CPU or prepare is not OfFunction.prepare,
@@ -107,8 +113,18 @@ def _kind(value: object) -> str:
     return "None" if value is None else f"of the type {type(value).__name__}"
 
 
+def _capability(name: str, value: Any) -> tuple[Any, Family[Any]]:
+    """Return a capability and its family. Rejects one without any case."""
+    found = next((each for each in families() if type(value) is each.capability_type and each.runs(value)), None)
+    if found is None:
+        _exactly(Capability, "capability", name, value)
+    assert found is not None
+    if isinstance(value, Capability):
+        _check_capability(name, value)
+    return value, found
+
+
 def _check_capability(name: str, capability: Capability) -> None:
-    """Reject a capability without any case."""
     for field in ("modes", "dtypes", "page_sizes", "layouts", "query_views", "kv_views"):
         if not getattr(capability, field):
             raise BackendFileError(f"{name}: its capability has no {field}: name at least one")
@@ -177,9 +193,18 @@ def _as_decoded(name: str, described: Description) -> Description:
         encoded = msgspec.msgpack.encode(described)
         if len(encoded) > MOST_BYTES:
             raise BackendFileError(f"{name} describes itself in {len(encoded):,} bytes: at most {MOST_BYTES:,}")
-        return msgspec.msgpack.decode(encoded, type=Description)
+        return decoded(msgspec.msgpack.decode(encoded, type=Description))
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise BackendFileError(f"{name}: its description has a wrong type: {brief(error)}") from error
+
+
+def decoded(described: Description) -> Description:
+    """Return a description from another process with the capability of its family. Raises msgspec.ValidationError."""
+    family = next((each for each in families() if tag_of(each.case_type) == described.family), None)
+    if family is None or family.capability_type is None:
+        raise msgspec.ValidationError(f"no family has cases of the kind {described.family}")
+    capability = msgspec.convert(described.capability, family.capability_type)
+    return msgspec.structs.replace(described, capability=capability)
 
 
 _OUR_KERNELS = "attnfuzz.kernels."
@@ -212,8 +237,9 @@ class Rehearsed:
 
     @property
     def capability(self) -> Capability:
-        """Its capability."""
-        return self.description.capability
+        """Its capability, of another type for another family."""
+        capability: Capability = self.description.capability
+        return capability
 
     @property
     def contract(self) -> Contract:

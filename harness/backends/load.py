@@ -24,6 +24,7 @@ ENTRY_POINTS = "attnfuzz.backends"
 """The entry point group in which an installed package offers a backend."""
 
 _REQUIRED = ("name", "capability", "contract", "noise", "ops", "missing", "prepare", "open")
+"""The parts of a backend of attention. Others may have exact results, and no noise."""
 
 _MOST_CHARACTERS = 400
 """Number of characters of a user's exception that a message shows."""
@@ -131,6 +132,8 @@ def _checked(name: str, found: object) -> Backend:
     except BaseException as error:
         raise BackendFileError(f"{name} can't be made without arguments: {brief(error)}") from error
     lacking = _lacking(name, backend)
+    if lacking == ["noise"] and not isinstance(cast("Backend", backend).capability, Capability):
+        lacking = []
     if lacking:
         advice = "make it an attnfuzz.Backend"
         if callable(backend):

@@ -16,9 +16,10 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from attnfuzz.harness.backends.description import MOST_BYTES, Description, Rehearsed, describe
+from attnfuzz.harness.backends.description import MOST_BYTES, Description, Rehearsed, decoded, describe
 from attnfuzz.harness.backends.load import BackendFileError, BackendSource, brief, load
 from attnfuzz.harness.backends.unowned_pages import small_case, touches_unowned_pages
+from attnfuzz.harness.family import families
 from attnfuzz.harness.verdict.printable import printable, shortened
 from attnfuzz.harness.workers.postmortem import Death
 from attnfuzz.harness.workers.supervisor import HandlerError, Workers
@@ -88,8 +89,10 @@ def rehearse(source: BackendSource) -> Rehearsed:
 
 def _with_pool_holes(workers: Workers, source: BackendSource, described: Description) -> Description:
     """Return the description of a function with the result of a trial of unowned pages, if it leaves that open."""
+    if not described.is_function or described.prepares or described.missing:
+        return described
     can = described.capability
-    if can.pool_holes is not None or not described.is_function or described.prepares or described.missing:
+    if can.pool_holes is not None:
         return described
     case = small_case(can)
     if case is None:
@@ -139,6 +142,8 @@ def handle(request: bytes, run: RunCase) -> bytes:
 
 def _performed(task: Rehearsal, run: RunCase) -> Answer:
     os.chdir(task.folder)
+    # A file may change the path from which they are imported.
+    families()
     backend = load(task.source)
     if task.run is not None:
         run(task.run, backend)
@@ -186,6 +191,7 @@ def _answer(workers: Workers, task: Rehearsal, seconds: float, stage_name: str, 
         raise BackendFileError(f"{name} answers with {len(reply):,} bytes")
     try:
         answer: Answer = msgspec.msgpack.decode(reply, type=Answer)
+        answer = decoded(answer) if isinstance(answer, Description) else answer
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         raise BackendFileError(f"{name} gives an invalid answer: {brief(error)}") from error
     if isinstance(answer, Wrong):

@@ -27,13 +27,13 @@ from attnfuzz.harness.cli.given import Trees, chosen_backends, compiled_backends
 from attnfuzz.harness.cli.other_homes import refuse_other_home
 from attnfuzz.harness.cli.signals import stop_on_signals
 from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, details, print_line, tell
+from attnfuzz.harness.family import family_with
 from attnfuzz.harness.ledger.file import Ledger, default_ledger
 from attnfuzz.harness.report.files import Written, write_reports
 from attnfuzz.harness.report.verdict import failure_words, why_idle
 from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.reference.case import Guard
 from attnfuzz.reference.device import Device
-from attnfuzz.reference.features import TABLE
 
 
 def start_campaign(
@@ -192,7 +192,8 @@ def _open(console: Console, plan: Plan, past: Past | None) -> None:
             console.print(f"{name} is {noise_words(resolve(name))};", soft_wrap=True)
             console.print(f"  attnfuzz calibrate --backend {name}", soft_wrap=True)
         backend = resolve(name)
-        if isinstance(backend, Rehearsed) and (left_out := TABLE.optional(backend.capability, asked=False)):
+        table = family_with(backend.capability).table
+        if isinstance(backend, Rehearsed) and (left_out := table.optional(backend.capability, asked=False)):
             console.print(f"Not drawn for {name}: {', '.join(left_out)}; see Capability.", soft_wrap=True)
             if backend.whole_pool:
                 console.print("  It reads or writes pages that no request owns, which pools beyond 2^31 consist of.")

@@ -11,7 +11,8 @@ import shlex
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.metadata import EntryPoint, entry_points
 from itertools import groupby
 from pathlib import Path, PurePath
 from typing import Any
@@ -20,6 +21,7 @@ from attnfuzz.harness.backends.description import function_file, function_place
 from attnfuzz.harness.backends.load import module_of_file
 from attnfuzz.harness.export.python_source import source
 from attnfuzz.kernels.interface.backend import Op
+from attnfuzz.reference.case_types import FAMILIES
 from attnfuzz.reference.user_error import UserError
 
 STUBS = {"Unsupported": 'class Unsupported(Exception):\n    """The kernel does not support the arguments."""'}
@@ -273,7 +275,14 @@ def _imported(node: ast.stmt) -> set[str]:
 
 
 def _is_ours(module: str) -> bool:
-    return module.partition(".")[0] == "attnfuzz"
+    """Return whether a module is attnfuzz's, or that of a family of ops, which needs attnfuzz."""
+    package = module.partition(".")[0]
+    return package == "attnfuzz" or any(point.module.partition(".")[0] == package for point in _other_families())
+
+
+@cache
+def _other_families() -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=FAMILIES))
 
 
 def _used(node: ast.stmt) -> set[str]:

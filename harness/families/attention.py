@@ -1,7 +1,7 @@
 """Attention on a paged KV cache. Its cases are made of steps."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,6 +45,7 @@ from attnfuzz.reference.features import TABLE
 from attnfuzz.reference.related import NotRelated, Related, related
 from attnfuzz.strategies.coverage import Pair, pair_bits, possible_pairs
 from attnfuzz.strategies.lean import Lean
+from attnfuzz.strategies.plain_cases import plain_cases
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -54,6 +55,7 @@ class AttentionFamily(Family[Case]):
     """Attention on a paged KV cache."""
 
     case_type = Case
+    capability_type = Capability
     has_axes = True
     table = TABLE
 
@@ -121,6 +123,15 @@ class AttentionFamily(Family[Case]):
         from attnfuzz.strategies.cases import cases  # noqa: PLC0415 - jobs alone draw, with Hypothesis
 
         return cases(capability, backend, lean)
+
+    def plain_cases(self, capability: Capability, backend: str) -> Iterable[Case]:
+        return plain_cases(capability, backend)
+
+    def outline(self, case: Case) -> tuple[str, ...]:
+        geometry, modes = case.geometry, ", ".join(step.mode for step in case.steps)
+        other = geometry.kv_dtype is not geometry.dtype
+        dtypes = f"{geometry.dtype} on {geometry.kv_dtype}" if other else geometry.dtype
+        return modes, str(geometry.kv_layout), str(dtypes)
 
     def pair_bits(self, case: Case) -> int:
         return pair_bits(case) if case.steps else 0

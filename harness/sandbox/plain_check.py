@@ -12,15 +12,15 @@ from typing import NamedTuple
 from attnfuzz.harness.backends.description import Rehearsed
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calls.trace import Untraceable
+from attnfuzz.harness.family import family_of, family_with
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.describe import call_lines
 from attnfuzz.harness.verdict.failures import DEATHS, Kind, Observation
 from attnfuzz.harness.verdict.printable import in_a_line, printable
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.harness.verdict.wording import count
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.user_error import UserError
-from attnfuzz.strategies.plain_cases import plain_cases
 
 SECONDS = 5.0
 """Time from the first answer after which no further case begins: cases that hang or compile take long."""
@@ -41,7 +41,7 @@ class CannotCall(UserError):
 class Symptom(NamedTuple):
     """A way in which plain cases fail, the first of them, and its failure there."""
 
-    cases: tuple[Case, ...]
+    cases: tuple[AnyCase, ...]
     observation: Observation
 
     @property
@@ -57,7 +57,7 @@ class PlainCheck(NamedTuple):
     """The plain cases of a backend that were judged, the symptoms of those that failed, and the calls of the first."""
 
     backend: str
-    judged: tuple[Case, ...]
+    judged: tuple[AnyCase, ...]
     symptoms: tuple[Symptom, ...]
     calls: str = ""
 
@@ -97,10 +97,11 @@ class PlainCheck(NamedTuple):
 
 def check(backend: str, runner: Runner) -> PlainCheck:
     """Run the plain cases of a backend, most basic symptom first. Raises like `Runner.verdict`."""
-    judged: list[Case] = []
+    judged: list[AnyCase] = []
     found: dict[tuple[Kind, str, str], Symptom] = {}
     deadline = math.inf
-    for case in plain_cases(resolve(backend).capability, backend):
+    capability = resolve(backend).capability
+    for case in family_with(capability).plain_cases(capability, backend):
         if time.monotonic() >= deadline:
             break
         verdict = runner.verdict(case)
@@ -149,17 +150,7 @@ def _calls(symptoms: list[Symptom], runner: Runner) -> str:
     return ""
 
 
-def _range(cases: Iterable[Case]) -> str:
-    """Return the modes, layouts and dtypes of cases."""
-    values = (
-        dict.fromkeys(step.mode.value for case in cases for step in case.steps),
-        dict.fromkeys(case.geometry.kv_layout.value for case in cases),
-        dict.fromkeys(_dtypes(case) for case in cases),
-    )
-    return "; ".join(", ".join(each) for each in values)
-
-
-def _dtypes(case: Case) -> str:
-    geometry = case.geometry
-    other = geometry.kv_dtype is not geometry.dtype
-    return f"{geometry.dtype} on {geometry.kv_dtype}" if other else str(geometry.dtype)
+def _range(cases: Iterable[AnyCase]) -> str:
+    """Return the properties that set cases apart, such as modes, layouts and dtypes."""
+    columns = zip(*(family_of(case).outline(case) for case in cases), strict=True)
+    return "; ".join(", ".join(dict.fromkeys(column)) for column in columns)

@@ -13,6 +13,13 @@ pytestmark = pytest.mark.slow
 
 PACKAGE = Path(__file__).parents[1] / "fakes/copy_op"
 
+MINE = """
+from copy_op import COPY, op
+def nothing(source, index, out):
+    out[0] = source[index[0]]
+MINE = COPY.backend("mine", op(nothing))
+"""
+
 
 def attnfuzz(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     # With -m, the process would be forked from one that has another path.
@@ -39,18 +46,21 @@ def test_a_wrong_copy_is_found_minimized_replayed_and_reported(tmp_path: Path) -
     ended = attnfuzz(tmp_path, "fuzz", "--backend", "copy_wrong", "--examples", "60", "--jobs", "1")
     text = ended.stdout + ended.stderr
     assert ended.returncode == 1, text
-    assert "writes wrong bits into out with descending index (copy_wrong, copy)" in text
+    assert "writes wrong bits into out with backwards (copy_wrong, copy)" in text
     (finding,) = (tmp_path / "attnfuzz-out/findings").iterdir()
     case = json.loads((finding / "case.json").read_text())
     assert (case["kind"], case["rows"], case["backwards"]) == ("copy", 5, True)
-    assert json.loads((finding / "finding.json").read_text())["needs"] == ["descending index"]
-    assert "a copy of 5 rows by copy_wrong, backwards" in (finding / "report.txt").read_text()
+    assert json.loads((finding / "finding.json").read_text())["needs"] == ["backwards"]
+    assert "for copy_wrong: rows 5, backwards" in (finding / "report.txt").read_text()
     assert attnfuzz(tmp_path, "replay", str(finding)).returncode == 1
     right = attnfuzz(tmp_path, "replay", str(finding), "--backend", "copy")
     assert right.returncode == 0, right.stdout + right.stderr
     refused = attnfuzz(tmp_path, "replay", str(finding), "--backend", "torch_sdpa")
     assert "torch_sdpa does not support cases of other ops" in refused.stdout + refused.stderr
     scripts(tmp_path, finding)
+    (tmp_path / "mine.py").write_text(MINE)
+    checked = attnfuzz(tmp_path, "check", "mine.py:MINE")
+    assert "mine.py:MINE fails 4 of 5 plain cases." in checked.stdout, checked.stdout + checked.stderr
     page = next((tmp_path / "attnfuzz-out").rglob("report.html")).read_text()
     assert '<svg class="copy"><text>5 rows</text></svg>' in page
     report = attnfuzz(tmp_path, "report")

@@ -4,6 +4,7 @@ import base64
 import subprocess
 import sys
 import zlib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,14 @@ def op_in(module: str, name: str) -> Op:
 
 def test_statements_that_need_attnfuzz_stay_behind(file: CarriedFile) -> None:
     assert lines_of(file.without) == lines_of(KEPT)
+
+
+def test_statements_that_need_a_family_of_ops_stay_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("copy", "copy_op.family:COPY", "attnfuzz.families")
+    monkeypatch.setattr(carried, "_other_families", lambda: (point,))
+    path = tmp_path / "mine.py"
+    path.write_text("from copy_op import COPY\ndef mine(out):\n    out.zero_()\nMINE = COPY.backend('mine', mine)\n")
+    assert lines_of(read_files([path])[0].without) == ["def mine(out):", "    out.zero_()"]
 
 
 def test_a_function_is_found_by_the_module_that_it_belongs_to(file: CarriedFile) -> None:
