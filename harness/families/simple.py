@@ -43,7 +43,7 @@ _PLAIN_SIZE = 4
 
 
 class SimpleCapability(msgspec.Struct, frozen=True, kw_only=True):
-    """All cases with the tag `kind`, on a device. With more `patience`, a case may take so many times longer."""
+    """All cases with the tag `kind`, on a device. A case may take `patience` times as long as others."""
 
     kind: str
     device: Device = Device.CPU
