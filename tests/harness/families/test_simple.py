@@ -96,7 +96,7 @@ def test_choices_are_features_that_can_be_taken_away() -> None:
     assert FAMILY.modes == ("scale",)
 
 
-def test_a_case_is_described_by_its_sizes_and_what_is_special() -> None:
+def test_a_case_is_described_by_its_sizes_and_special_choices() -> None:
     assert FAMILY.describe(LARGE).endswith("for scale: rows 9, rounding down, in place, bits 8")
 
 
