@@ -3,6 +3,9 @@
 This is the one module that imports `inside` for workers, inside of functions: the parent imports this one.
 """
 
+from collections.abc import Callable
+
+from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.interface.backend import Backend
@@ -55,3 +58,17 @@ def begin_on_gpu(*backends: str) -> None:
     from attnfuzz.harness.inside.cuda_worker import begin  # noqa: PLC0415 - in the worker alone
 
     begin(*backends)
+
+
+def begin_plainly(*backends: str) -> None:
+    """Create a CUDA context in this process, without guarded memory, and load the needs of `backends`."""
+    from attnfuzz.harness.inside.plainly import begin  # noqa: PLC0415 - in the process that runs the cases alone
+
+    begin(*backends)
+
+
+def run_plainly(task: Task, write: Callable[[bytes], None], *, unwritten: bool) -> Verdict:
+    """Run a case in this process, in memory without guards. `write` gets each launch, as the journal does."""
+    from attnfuzz.harness.inside.plainly import run  # noqa: PLC0415 - in the process that runs the cases alone
+
+    return run(task, write, unwritten=unwritten)

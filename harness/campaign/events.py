@@ -69,6 +69,7 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
     until_finding: bool = False
     without: tuple[Tier, ...] = ()
     trial: Seconds | None = None
+    sanitize: bool = False
     ledger: Name | None = None
     folder: Name | None = None
 

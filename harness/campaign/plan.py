@@ -58,8 +58,9 @@ class Plan:
     file of known findings, `ray` the cluster for jobs, None for local processes. `until_finding`: it also ends once a
     failure that is not in the ledger is filed, or one on file fails again. The tiers in `without` are skipped. `trial`
     makes it one search of `examples` per backend, up to its first finding, which is shrunk for this many seconds;
-    drawing is not biased, no case is kept or run again, and no script is created. `begun` is the time of the request,
-    on the monotonic clock.
+    drawing is not biased, no case is kept or run again, and no script is created. `sanitize` runs a few
+    cases under compute-sanitizer instead of a search (`sanitizing.py`). `begun` is the time of the request, on the
+    monotonic clock.
     """
 
     backends: tuple[str, ...]
@@ -77,6 +78,7 @@ class Plan:
     until_finding: bool = False
     without: "tuple[Tier, ...]" = ()
     trial: float | None = None
+    sanitize: bool = False
     begun: float = field(default_factory=time.monotonic, compare=False)
 
     @property

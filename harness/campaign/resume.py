@@ -84,6 +84,8 @@ def plan_again(
     """
     started = past.events[0]
     assert isinstance(started, CampaignStarted)
+    if started.sanitize:
+        raise HomeError("the last campaign ran under compute-sanitizer, and can't be continued: start it again")
     _check_backends(started)
     return Plan(
         jobs=jobs or started.jobs,
@@ -98,7 +100,7 @@ def plan_again(
 
 def _settings(of: Plan | CampaignStarted) -> dict[str, Any]:
     """Return the settings that a log and a plan have in common."""
-    names = "backends preset examples seconds seed contract alpha guard without trial"
+    names = "backends preset examples seconds seed contract alpha guard without trial sanitize"
     return {name: getattr(of, name) for name in names.split()}
 
 

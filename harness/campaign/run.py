@@ -1,13 +1,14 @@
 """Running a campaign: check the plan, lock the home, start the jobs, and pass every event to log and handlers."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, cast
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.engine import Campaign
 from attnfuzz.harness.campaign.events import Handler
+from attnfuzz.harness.campaign.filing import Render
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.jobs import JobProcesses, Jobs
 from attnfuzz.harness.campaign.log import EventLog
@@ -16,6 +17,7 @@ from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.prepare import check_room, lacking, prepare
 from attnfuzz.harness.campaign.ray_jobs import RayJobs
 from attnfuzz.harness.campaign.resume import Past
+from attnfuzz.harness.campaign.sanitizing import SanitizedCampaign
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.corpus import Corpus
 from attnfuzz.harness.family import family_with
@@ -24,8 +26,21 @@ from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.ledger.file import Ledger
 from attnfuzz.harness.sandbox.check import render_failure
 from attnfuzz.harness.sandbox.plain_check import check_users
+from attnfuzz.harness.sanitizer.run import prepare as prepare_sanitized
+from attnfuzz.harness.sanitizer.run import run as run_sanitized
 from attnfuzz.harness.search.messages import JobSetup
 from attnfuzz.reference.device import Device
+
+
+class _Common(TypedDict):
+    """The arguments that both kinds of campaigns take."""
+
+    campaign: str
+    archive: Archive
+    ledger: Ledger
+    environment: Mapping[str, str]
+    stop: threading.Event
+    render: Render
 
 
 class Ended(NamedTuple):
@@ -67,7 +82,9 @@ def check_plan(plan: Plan, progress: Callable[[str], None], *, started: bool = F
     ledger = Ledger() if plan.ledger is None else Ledger.load(plan.ledger)
     if ledger.remark is not None:
         progress(ledger.remark)
-    if not started:
+    if plan.sanitize:
+        prepare_sanitized(plan.backends, progress)
+    elif not started:
         # On a cluster, a backend has to run on some node; each node compiles for itself.
         elsewhere = {} if plan.ray is None else lacking(plan.backends)
         here = [name for name in plan.backends if name not in elsewhere]
@@ -94,30 +111,36 @@ def carry_out(
     jobs: Jobs | None = None,
 ) -> Ended:
     """Run a checked plan in a locked home. Resumes `past` if given. Raises OSError."""
-    corpus = Corpus(home.corpus)
     versions = environment()
     standing = Standing.of(past.events if past else ())
     torn_bytes = past.torn_bytes if past else 0
-    with _jobs(plan, ledger) if jobs is None else nullcontext(jobs) as running:
+    with nullcontext() if plan.sanitize else _jobs(plan, ledger) if jobs is None else nullcontext(jobs) as running:
         # While the jobs start: with many backends, their first messages would wait for it.
         for name in plan.backends:
             capability = resolve(name).capability
             family_with(capability).possible_pairs(capability)
         # Errors so far leave no campaign behind.
         campaign = past.campaign if past else home.new_id()
-        engine = Campaign(
-            plan,
-            running,
+        common = _Common(
             campaign=campaign,
             archive=Archive(home.findings, home.unconfirmed, campaign=campaign, environment=versions),
-            corpus=corpus,
             ledger=ledger,
             environment=versions,
-            past_events=past.events if past else (),
-            torn_bytes=torn_bytes,
             stop=stop or threading.Event(),
             render=render_failure,
         )
+        engine: Campaign | SanitizedCampaign
+        if plan.sanitize:
+            engine = SanitizedCampaign(plan, **common, run=run_sanitized)
+        else:
+            engine = Campaign(
+                plan,
+                cast("Jobs", running),
+                **common,
+                corpus=Corpus(home.corpus),
+                past_events=past.events if past else (),
+                torn_bytes=torn_bytes,
+            )
         with EventLog(home.log(campaign), torn_bytes=torn_bytes) as log:
             all_handlers: tuple[Handler, ...] = (log, standing, *handlers)
             for event in engine.events():

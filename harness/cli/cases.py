@@ -33,15 +33,23 @@ from attnfuzz.harness.report.markdown import render_issue
 from attnfuzz.harness.sandbox.again import ShownAgain, show_again
 from attnfuzz.harness.sandbox.check import Runner, render_failure
 from attnfuzz.harness.sandbox.tries import FRESH_SEEDS
+from attnfuzz.harness.sanitizer.run import observations
+from attnfuzz.harness.sanitizer.run import prepare as prepare_sanitized
+from attnfuzz.harness.sanitizer.run import run as run_sanitized
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.shrink import CaseRejected, Shrunk, shrink
 from attnfuzz.harness.triage import Blame, Triage, VariantOutcome
 from attnfuzz.harness.triage import triage as triage_of
+from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.harness.verdict.recurrence import MOST_SECONDS, SHOWN, Recurrence, percent
+from attnfuzz.harness.verdict.sanitizer_tool import REPORTED_BY, SanitizerTool
 from attnfuzz.harness.verdict.wording import count, left_unjudged
 from attnfuzz.reference import case_file
 from attnfuzz.reference.any_case import AnyCase
+
+SANITIZER_SECONDS = 300.0
+"""Time limit of a case under compute-sanitizer, which makes kernels 10 to 1,000 times slower."""
 
 _STYLES = {Blame.CALLER: "bold red", Blame.KERNEL: "bold red", Blame.UNCLEAR: "bold yellow", Blame.NONE: "bold green"}
 
@@ -58,9 +66,15 @@ def _rejected(case: AnyCase, reason: object) -> BadInput:
     return BadInput(f"{case.backend} rejects this case: {reason}. Try another --backend.")
 
 
-def replay(*, path: Path, backend: str | None, trees: Trees, repeat: int | None, contract: str) -> Exit:
+def replay(
+    *, path: Path, backend: str | None, trees: Trees, repeat: int | None, contract: str, tool: str | None
+) -> Exit:
     """Run a case, print whether it fails, and return the exit code."""
     case = case_at(path, backend, trees)
+    if (sanitizer := _sanitizer(path, tool)) is not None:
+        shown = _sanitized(case, sanitizer, contract)
+        _answer_replay(path, case, shown, conclusive=True)
+        return _print_shown(path, case, shown, None)
     finding = _recurring_at(path)
     recurrence = None if finding is None else finding.recurrence
     if finding is not None and recurrence is not None and case.searchable:
@@ -71,6 +85,11 @@ def replay(*, path: Path, backend: str | None, trees: Trees, repeat: int | None,
             shown = _shown(case, runner, repeat or 1)
     if shown.unsupported is not None:
         raise _rejected(case, shown.unsupported)
+    _answer_replay(path, case, shown, conclusive=shown.failed > 0 or _refuted(shown, recurrence))
+    return _print_shown(path, case, shown, recurrence)
+
+
+def _answer_replay(path: Path, case: AnyCase, shown: ShownAgain, *, conclusive: bool) -> None:
     failures = shown.verdict.failures if shown.verdict is not None else ()
     answer(
         ReplayAnswer(
@@ -79,11 +98,33 @@ def replay(*, path: Path, backend: str | None, trees: Trees, repeat: int | None,
             fails=shown.failed > 0,
             runs=shown.runs,
             failed=shown.failed,
-            conclusive=shown.failed > 0 or _refuted(shown, recurrence),
+            conclusive=conclusive,
             failures=tuple(map(ListedFailure.of, failures)),
         )
     )
-    return _print_shown(path, case, shown, recurrence)
+
+
+def _sanitizer(path: Path, tool: str | None) -> SanitizerTool | None:
+    """Return the tool that was asked for, or the one that reported the finding at `path`."""
+    if tool is not None:
+        return SanitizerTool(tool)
+    with contextlib.suppress(RecordError):
+        return REPORTED_BY.get(read_history(path).observation.kind)
+    return None
+
+
+def _sanitized(case: AnyCase, tool: SanitizerTool, contract: str) -> ShownAgain:
+    """Run a case once under compute-sanitizer. Raises BadInput and NotSanitized."""
+    prepare_sanitized([case.backend], tell)
+    ran = run_sanitized(tool, [case], seconds=SANITIZER_SECONDS, contract=contract)
+    found = tuple(observations(ran.reports[0], tool))
+    if ran.why_not_all and not found:
+        raise BadInput(f"the run under compute-sanitizer did not end: {ran.why_not_all}. Try a smaller case.")
+    verdict = Verdict(observations=found)
+    unsupported = ran.unsupported.get(0)
+    if unsupported is not None:
+        raise _rejected(case, unsupported)
+    return ShownAgain(1, 1, int(bool(found)), verdict, None)
 
 
 def _refuted(shown: ShownAgain, recurrence: Recurrence | None) -> bool:

@@ -272,13 +272,14 @@ ALWAYS = ("json", "quiet", "verbose")
 
 def check_alone(ctx: click.Context, resumed: str, but: Collection[str] = ()) -> None:
     """Raise UsageError for a parameter that --resume would ignore: all but --home and those in `but`."""
+    words = f"--resume continues {resumed} with its own options: leave {{}} out, or begin another"
+    check_only(ctx, {"resume", *but}, words)
+
+
+def check_only(ctx: click.Context, allowed: Collection[str], words: str) -> None:
+    """Raise UsageError, with `words` about its name, for a given parameter that is neither `allowed` nor --home."""
     for given in ctx.command.params:
         name = given.name or ""
-        if (
-            name not in {"resume", "home", *ALWAYS, *but}
-            and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        ):
+        if name not in {"home", *ALWAYS, *allowed} and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             shown = given.opts[0] if isinstance(given, click.Option) else given.human_readable_name
-            raise click.UsageError(
-                f"--resume continues {resumed} with its own options: leave {shown} out, or begin another"
-            )
+            raise click.UsageError(words.format(shown))

@@ -15,6 +15,7 @@ _CATCHES = {
     "watchdog": (Kind.HANG,),
     "worker": (Kind.WORKER_DIED,),
     "contract": (Kind.CONTRACT_BROKEN,),
+    "sanitizer": (Kind.RACE, Kind.BARRIER_MISUSED, Kind.UNINITIALIZED_READ),
 }
 
 

@@ -21,6 +21,7 @@ from attnfuzz.harness.findings.record import (
 from attnfuzz.harness.findings.sightings import Sighting, state_after, with_sighting
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.sanitizer_tool import REPORTED_BY
 from attnfuzz.reference import foreign
 
 ENVIRONMENT = "environment.json"
@@ -66,7 +67,9 @@ class Archive:
             seen = tuple(each for each in record.sightings if each.campaign != self._campaign)
             # Running a failure that was seen once can't refute it.
             seen_once = record.recurrence is not None and record.recurrence.seen_once
-            if seen and record.case.backend in backends and not seen_once:
+            # Its case passes without the tool.
+            sanitized = record.observation.kind in REPORTED_BY
+            if seen and record.case.backend in backends and not seen_once and not sanitized:
                 past.append(msgspec.structs.replace(record, sightings=seen))
         return sorted(past, key=lambda record: (record.state is State.FIXED, record.name))
 

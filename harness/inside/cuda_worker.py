@@ -29,7 +29,7 @@ def begin(*names: str) -> None:
     Called in the worker and never in the nursery: neither a context nor its threads survive a fork. Raises GpuGone.
     """
     with asking_gpu():
-        _create_context()
+        create_context()
     judge_one(Device.CUDA)
     for name in names:
         backend_of(name)
@@ -37,7 +37,8 @@ def begin(*names: str) -> None:
         toolchain.settle()
 
 
-def _create_context() -> None:
+def create_context() -> None:
+    """Create the CUDA context of this process. Raises GpuGone, or CannotBegin if the GPU has no memory."""
     try:
         torch.cuda.init()
         torch.ones(1, device="cuda").add_(1)

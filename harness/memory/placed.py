@@ -251,8 +251,8 @@ class PlacedMemory(ABC):
         for start, nbytes in opened_parts(placed.allocation, room):
             self._write(placed.pattern, start, nbytes)
 
-    def _pattern(self, fill: Fill, dtype: torch.dtype) -> Pattern:
-        """Return the pattern of a tensor's own bytes."""
+    def _pattern(self, fill: Fill, dtype: torch.dtype) -> Pattern | None:
+        """Return the pattern of a tensor's own bytes, None for poison."""
         return poison.zeros() if fill is Fill.ZEROS else self._output_pattern(dtype)
 
     def _place(

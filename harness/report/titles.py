@@ -78,6 +78,9 @@ _KINDS = {
     Kind.UNEXPECTED_REJECTION: "rejects a valid call",
     Kind.CONTRACT_BROKEN: "breaks the contract of its call",
     Kind.RAISED: "raises {place}",
+    Kind.RACE: "races in {place}",
+    Kind.BARRIER_MISUSED: "misuses a barrier ({place})",
+    Kind.UNINITIALIZED_READ: "reads unwritten {place}",
     Kind.WORKER_DIED: "ends its process",
 }
 

@@ -86,11 +86,11 @@ def workers_of(team: Team, handler: str, backend: str | None = None, *, index: i
         spares,
         begin=named(entry.begin_on_gpu),
         arguments=() if backend is None else (backend,),
-        environment={**_one_gpu(index), **gpu_core.settings()},
+        environment={**environment_of_gpu(index), **gpu_core.settings()},
     )
 
 
-def _one_gpu(index: int) -> dict[str, str]:
+def environment_of_gpu(index: int) -> dict[str, str]:
     """Return the environment of a process that sees only one of this process's GPUs."""
     gpus = visible()
     if not gpus:

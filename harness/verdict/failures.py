@@ -40,6 +40,9 @@ class Kind(StrEnum):
     METAMORPHIC_MISMATCH = "MetamorphicMismatch"
     UNEXPECTED_REJECTION = "UnexpectedRejection"
     CONTRACT_BROKEN = "ContractBroken"
+    RACE = "Race"
+    BARRIER_MISUSED = "BarrierMisused"
+    UNINITIALIZED_READ = "UninitializedRead"
 
 
 FAULTS = frozenset({Kind.ILLEGAL_ACCESS, Kind.MISALIGNED})

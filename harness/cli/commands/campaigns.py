@@ -11,6 +11,8 @@ from attnfuzz.harness.cli.terminal import STARTING, Exit, details, print_line
 
 GOES_WITH_RESUME = {"jobs", "ray", "ledger", "until_finding"}
 
+GOES_WITH_SANITIZE = {"sanitize_seconds", "backends", "device", "built", "seed", "contract", "ledger"}
+
 _FILE = options.PathTo(dir_okay=False)
 
 
@@ -22,6 +24,13 @@ _FILE = options.PathTo(dir_okay=False)
     help="Cases to judge for each backend, without unsupported ones.",
 )
 @click.option("--time", "seconds", type=options.duration, help="Total time to search, like 90s, 10m or 1h30m.")
+@click.option(
+    "--sanitize",
+    "sanitize_seconds",
+    type=options.duration,
+    help="Instead of a search, run a few small cases of each GPU backend, chosen to cover pairs of features, under "
+    "compute-sanitizer's racecheck, synccheck and initcheck, for this time.",
+)
 @click.option(
     "--preset",
     type=click.Choice(list(PRESETS)),
@@ -65,7 +74,7 @@ _FILE = options.PathTo(dir_okay=False)
 )
 @options.answer_options("only the result", "a line for every slice of the search")
 @click.pass_context
-def fuzz(ctx: click.Context, /, *, resume: bool, built: bool, **given: Any) -> Exit:
+def fuzz(ctx: click.Context, /, *, resume: bool, built: bool, sanitize_seconds: float | None, **given: Any) -> Exit:
     """Search attention backends for failures.
 
     Draws ragged batches, runs them on the backends in worker processes, and judges every output.
@@ -77,6 +86,9 @@ def fuzz(ctx: click.Context, /, *, resume: bool, built: bool, **given: Any) -> E
         options.check_alone(ctx, "a campaign", but=GOES_WITH_RESUME)
     elif given["examples"] is not None and given["seconds"] is not None:
         raise click.UsageError("--examples and --time are both budgets: give one of them")
+    if sanitize_seconds is not None:
+        options.check_only(ctx, GOES_WITH_SANITIZE, "--sanitize chooses the cases itself: leave {} out")
+        given |= {"seconds": sanitize_seconds, "sanitize": True, "jobs": 1}
     if len(given["backends"]) > MOST_BACKENDS:
         raise click.UsageError(f"{len(given['backends']):,} times --backend: give it {MOST_BACKENDS:,} times at most")
     print_line(details(), STARTING)

@@ -10,6 +10,7 @@ from attnfuzz.harness.cli.terminal import STARTING, Exit, tell
 
 TARGETS = ("native", "flashinfer")
 REPEATS = 5
+SANITIZERS = ("racecheck", "synccheck", "initcheck", "memcheck")
 
 _path_argument = click.argument("path", type=options.CaseOrFinding(), metavar="CASE.json|FINDING")
 
@@ -43,6 +44,13 @@ def check(**given: Any) -> Exit:
 @_elsewhere_options("Run the case on", ", such as one with a fix")
 @options.repeat_option("Number of runs.  [default: 1; for a flaky finding, as many as its failure rate requires]")
 @options.contract_option
+@click.option(
+    "--sanitizer",
+    "tool",
+    type=click.Choice(SANITIZERS),
+    help="Run it once under this tool of compute-sanitizer, which takes 10 to 60 s.  [default: that of the "
+    "finding, if one reported it]",
+)
 @options.answer_options("only whether it fails", "the case, if it passes")
 def replay(**given: Any) -> Exit:
     """Run a case again in a worker process.

@@ -9,9 +9,11 @@ from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.harness.memory.cuda.arena import CudaArena, CudaSlab
 from attnfuzz.harness.memory.cuda.staged import StagedMemory
 from attnfuzz.harness.memory.guarded import PlainMemory
-from attnfuzz.harness.memory.placed import Room
+from attnfuzz.harness.memory.placed import Content, Placed, Room
+from attnfuzz.harness.memory.poison import Pattern
 from attnfuzz.harness.memory.seal import Difference, Seal
 from attnfuzz.kernels.cuda import guards
+from attnfuzz.kernels.interface.backend import Fill
 from attnfuzz.kernels.interface.byte_runs import ByteRun
 from attnfuzz.kernels.interface.transfers import Pending
 from attnfuzz.reference.case import Guard, Outputs
@@ -104,3 +106,17 @@ class PlainCudaMemory(StagedMemory, PlainMemory):
     def _give(self, slabs: list[None]) -> None:
         del slabs
         self._writes.drop()
+
+
+class UnwrittenCudaMemory(PlainCudaMemory):
+    """Tensors whose poison and sentinels are not written, for a tool that finds reads of unwritten memory."""
+
+    def renew(self, tensor: torch.Tensor) -> None:
+        """Leave an output as it is."""
+
+    def _initialise(self, placed: Placed, room: Room, content: Content) -> None:
+        if content is not None:
+            super()._initialise(placed, room, content)
+
+    def _pattern(self, fill: Fill, dtype: torch.dtype) -> Pattern | None:
+        return super()._pattern(fill, dtype) if fill is Fill.ZEROS else None

@@ -9,9 +9,11 @@ from fake_search import observed
 from harness_cases import decode_case
 
 from attnfuzz.harness.findings.finding import Finding
+from attnfuzz.harness.sanitizer import run as sanitizer
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.recurrence import SEEN_ONCE_RUNS, Recurrence, Rerun, Trial
+from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 
 # Backends of a user's file run in workers alone.
@@ -44,6 +46,21 @@ def test_a_finding_of_each_17th_launch_is_repeated_until_it_fails(attnfuzz: Attn
     assert "passes" not in fixed.out
     few = attnfuzz("replay", path, "--backend", f"{INTERMITTENT}:EVERY_1000000_NAN", "--repeat", "3")
     assert "none of 3 runs failed. It takes 151 runs to show it with a probability of 99%." in " ".join(few.out.split())
+
+
+def test_without_the_command_a_run_under_it_is_refused_in_a_line(
+    attnfuzz: Attnfuzz, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sanitizer, "_command", lambda: None)
+    file = tmp_path / "case.json"
+    case_file.save(file, decode_case("trtllm_mha"))
+    ran = attnfuzz("replay", str(file), "--sanitizer", "racecheck")
+    assert ran.code == 2
+    lacking = "Error: compute-sanitizer is not on PATH: it comes with NVIDIA's CUDA toolkit"
+    assert ran.err.splitlines()[1:] == [lacking]
+    path = filed(tmp_path, "EVERY_17_NAN", Recurrence(way=Rerun.ALONE, runs=2, failed=1), failure=observed(Kind.RACE))
+    again = attnfuzz("replay", path)
+    assert (again.code, again.err.splitlines()[1:]) == (2, [lacking])
 
 
 def test_a_finding_that_needs_another_case_runs_it_first(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
