@@ -15,7 +15,6 @@ from attnfuzz.reference.case import (
     BlockScales,
     Case,
     Granularity,
-    Interleave,
     KvView,
     Magnitude,
     Mask,
@@ -34,6 +33,7 @@ from attnfuzz.reference.geometry import Geometry, KvLayout
 from attnfuzz.reference.nvfp4 import BLOCK
 from attnfuzz.reference.related import related
 from attnfuzz.reference.rope import Pairing, RopeScaling, RotaryShare
+from attnfuzz.reference.serving import Interleave
 from attnfuzz.reference.validity import ImpossibleCase, valid_related, validate
 
 FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)

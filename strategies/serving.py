@@ -7,10 +7,11 @@ from typing import Final
 from hypothesis.strategies import DrawFn
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Interleave, PageOrder, Pages, Serving, SharedKeys, Step, slot_lengths
+from attnfuzz.reference.case import PageOrder, Pages, Step, slot_lengths
 from attnfuzz.reference.features.classes import LIMITS
 from attnfuzz.reference.features.serving import may_be_asynchronous
 from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.serving import Interleave, Serving, SharedKeys
 from attnfuzz.strategies.choices import Choice, WeightedFlag, integer, on
 from attnfuzz.strategies.lean import Lean
 

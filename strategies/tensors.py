@@ -18,7 +18,6 @@ from attnfuzz.reference.case import (
     Pages,
     QueryView,
     Scales,
-    ServedQueries,
     TableTail,
     Unused,
     ValueFamily,
@@ -38,6 +37,7 @@ from attnfuzz.reference.features.classes import (
 from attnfuzz.reference.features.numbers import families, magnitudes
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.magnitudes import magnitudes_of
+from attnfuzz.reference.serving import ServedQueries
 from attnfuzz.reference.validity import may_be_swizzled, may_keep_queries
 from attnfuzz.strategies.choices import Choice, WeightedFlag, on
 from attnfuzz.strategies.lean import Lean

@@ -10,9 +10,10 @@ from attnfuzz.kernels.libraries.interpreted import DTYPES
 from attnfuzz.kernels.libraries.vllm_cpu import CAPABILITY as CPU_KERNELS
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Interleave, Mode, QueryView
+from attnfuzz.reference.case import Mode, QueryView
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout, Latent
+from attnfuzz.reference.serving import Interleave
 
 BLACKWELL: Final = (10, 0)
 """A compute capability on which vLLM plans for trtllm-gen's kernels."""

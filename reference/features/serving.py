@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from attnfuzz.reference.case import Case, Interleave, Mode, Pace, Serving, SharedKeys, Step
+from attnfuzz.reference.case import Case, Mode, Pace, Step
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.edits.removals import case_with, part_with
 from attnfuzz.reference.features.classes import LIMITS
 from attnfuzz.reference.features.row import but, classed, flag, grouped, of_case, removable, single
+from attnfuzz.reference.serving import Interleave, Serving, SharedKeys
 
 if TYPE_CHECKING:
     from attnfuzz.reference.capability import Capability

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 from small_cases import SERVED_LATENTS
 
-from attnfuzz.reference.case import Case, Launch, Mode, PageOrder, Pages, Request, Serving, Step
+from attnfuzz.reference.case import Case, Launch, Mode, PageOrder, Pages, Request, Step
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.serving import Serving
 
 GEOMETRY = Geometry(
     q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16, dtype=DType.BFLOAT16, kv_dtype=DType.BFLOAT16

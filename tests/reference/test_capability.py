@@ -8,24 +8,11 @@ from msgspec.structs import replace
 from small_cases import HEADS, step
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import (
-    Case,
-    Granularity,
-    Interleave,
-    KvView,
-    Launch,
-    Mode,
-    Pace,
-    QueryView,
-    Scales,
-    ServedQueries,
-    Serving,
-    SharedKeys,
-    Views,
-)
+from attnfuzz.reference.case import Case, Granularity, KvView, Launch, Mode, Pace, QueryView, Scales, Views
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout, Latent
 from attnfuzz.reference.relation import Relation
+from attnfuzz.reference.serving import Interleave, ServedQueries, Serving, SharedKeys
 
 DECODE = step(Mode.DECODE, (1, 9), (1, 3))
 CASE = Case(backend="mine", geometry=HEADS, steps=(DECODE,))

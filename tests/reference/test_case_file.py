@@ -12,7 +12,6 @@ from attnfuzz.reference.calls import Buffer, Call, CallCase, View, pack
 from attnfuzz.reference.case import (
     Case,
     Guard,
-    Interleave,
     KvView,
     Launch,
     Mode,
@@ -22,8 +21,6 @@ from attnfuzz.reference.case import (
     QueryView,
     Request,
     Scales,
-    ServedQueries,
-    SharedKeys,
     Step,
     TableTail,
     ValueFamily,
@@ -33,6 +30,7 @@ from attnfuzz.reference.case import (
 from attnfuzz.reference.case_file import INLINE_BYTES, CaseFileError, case_id, decode, encode, load, save
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout, Latent
+from attnfuzz.reference.serving import Interleave, ServedQueries, SharedKeys
 
 PLAIN = Case(
     backend="trtllm_mha",

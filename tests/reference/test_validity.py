@@ -15,7 +15,6 @@ from attnfuzz.reference.case import (
     Pages,
     Request,
     Scales,
-    ServedQueries,
     Step,
     TableTail,
     Views,
@@ -23,6 +22,7 @@ from attnfuzz.reference.case import (
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, Latent
 from attnfuzz.reference.past import PastFailure
+from attnfuzz.reference.serving import ServedQueries
 from attnfuzz.reference.validity import ImpossibleCase, products, validate
 
 GEOMETRY = Geometry(q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16)

@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from attnfuzz.kernels.planning.page_ids import PageIds
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Interleave, Launch, Mode, PageOrder, ServedQueries, Serving, SharedKeys
+from attnfuzz.reference.case import Case, Launch, Mode, PageOrder
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.serving import Interleave, ServedQueries, Serving, SharedKeys
 from attnfuzz.reference.validity import validate
 from attnfuzz.strategies.cases import cases
 

@@ -10,9 +10,10 @@ from small_cases import SERVED_LATENTS
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind, Verdict
-from attnfuzz.reference.case import Case, Interleave, Launch, Mode, Outputs, Pages, Request, SharedKeys, Step, TableTail
+from attnfuzz.reference.case import Case, Launch, Mode, Outputs, Pages, Request, Step, TableTail
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout
+from attnfuzz.reference.serving import Interleave, SharedKeys
 
 pytestmark = pytest.mark.vllm
 

@@ -14,7 +14,6 @@ from attnfuzz.harness.reduce.transfers import captured, in_mode, with_few_keys
 from attnfuzz.reference.case import (
     SPECULATIVE,
     Case,
-    Interleave,
     Launch,
     Mask,
     Mode,
@@ -23,8 +22,6 @@ from attnfuzz.reference.case import (
     Pages,
     Request,
     Scales,
-    ServedQueries,
-    SharedKeys,
     Step,
     Unused,
     ValueFamily,
@@ -34,6 +31,7 @@ from attnfuzz.reference.case_file import possible
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.related import related
 from attnfuzz.reference.relation import Relation
+from attnfuzz.reference.serving import Interleave, ServedQueries, SharedKeys
 
 CAPTURE = step(Mode.TARGET_VERIFY, stride=2, rows=3, launch=Launch.CAPTURE)
 REPLAY = step(Mode.TARGET_VERIFY, (2, 9), (2, 2), stride=2, rows=3, launch=Launch.REPLAY)

@@ -13,7 +13,6 @@ from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
 from attnfuzz.reference.case import (
     Case,
     Guard,
-    Interleave,
     Launch,
     Magnitude,
     Mode,
@@ -22,8 +21,6 @@ from attnfuzz.reference.case import (
     Pages,
     Request,
     Scales,
-    ServedQueries,
-    SharedKeys,
     Step,
     TableTail,
     ValueFamily,
@@ -34,6 +31,7 @@ from attnfuzz.reference.geometry import Geometry, Latent
 from attnfuzz.reference.past import PastFailure
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.rope import Rope, RotaryShare
+from attnfuzz.reference.serving import Interleave, ServedQueries, SharedKeys
 
 PLAIN = Case(
     backend="trtllm_mha@21649-before",

@@ -8,25 +8,10 @@ from small_cases import step
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint, fine
 from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
-from attnfuzz.reference.case import (
-    Case,
-    Guard,
-    Interleave,
-    Launch,
-    Magnitude,
-    Mask,
-    Mode,
-    Pace,
-    Pages,
-    Scales,
-    ServedQueries,
-    Serving,
-    SharedKeys,
-    Views,
-    Workspace,
-)
+from attnfuzz.reference.case import Case, Guard, Launch, Magnitude, Mask, Mode, Pace, Pages, Scales, Views, Workspace
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.relation import Relation
+from attnfuzz.reference.serving import Interleave, ServedQueries, Serving, SharedKeys
 
 GEOMETRY = decode(5).geometry
 CAPTURE = step(Mode.TARGET_VERIFY, stride=2, rows=2, launch=Launch.CAPTURE)

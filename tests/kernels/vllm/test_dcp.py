@@ -18,9 +18,10 @@ from attnfuzz.kernels.vllm.dcp.ranks import RankThreads, Variable
 from attnfuzz.kernels.vllm.dcp.sharded_pool import RankPool, ShardedPool
 from attnfuzz.kernels.vllm.dcp.sharding import Sharding
 from attnfuzz.kernels.vllm.pool import PackedKv, SplitKv
-from attnfuzz.reference.case import Case, Interleave, Mode, PageOrder, Pages, Request, SharedKeys, Step
+from attnfuzz.reference.case import Case, Mode, PageOrder, Pages, Request, Step
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.serving import Interleave, SharedKeys
 
 PAGE = 4
 GEOMETRY = Geometry(

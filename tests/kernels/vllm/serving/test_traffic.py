@@ -11,9 +11,10 @@ from small_cases import step
 
 from attnfuzz.kernels.vllm.serving.traffic import SentRequest, Traffic, as_prompts
 from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
-from attnfuzz.reference.case import Case, Mode, Serving, Step
+from attnfuzz.reference.case import Case, Mode, Step
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.serving import Serving
 
 GEOMETRY = Geometry(
     q_heads=1, kv_heads=1, head_dim_qk=16, head_dim_vo=16, page_size=16, dtype=DType.BFLOAT16, kv_dtype=DType.BFLOAT16
