@@ -10,6 +10,8 @@ from attnfuzz.reference.features.row import Feature
 
 C = TypeVar("C", bound=AnyCase)
 
+_SEVERAL = 2
+
 
 def plainest(
     case: C,
@@ -44,6 +46,34 @@ def leave_out(case: C, features: Collection[Feature], allowed: Callable[[C], boo
         if ablation is not None:
             case = ablation.variants[0]
     return case
+
+
+def removable_together(
+    case: C,
+    fails: Callable[[C], bool],
+    *,
+    allowed: Callable[[C], bool],
+    among: Collection[Feature],
+) -> frozenset[Feature]:
+    """Return features without several of which at once `case` still fails, so that its failure needs none of them.
+
+    All are left out at once, then halves of those that are left: a failure that needs none of n features takes one
+    failing run, not n, and each of them may cost a worker. Single features are not tried.
+    """
+    found: set[Feature] = set()
+    groups = [sorted(features_in(case).intersection(among))]
+    while groups:
+        group = groups.pop()
+        if len(group) < _SEVERAL:
+            continue
+        variant = leave_out(case, group, allowed)
+        gone = set(group) - features_in(variant)
+        if gone and fails(variant):
+            found |= gone
+        else:
+            half = len(group) // 2
+            groups += (group[half:], group[:half])
+    return frozenset(found)
 
 
 def without_one(

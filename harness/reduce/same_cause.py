@@ -25,7 +25,8 @@ class SameCause(Generic[C]):
     `fails` runs a case and returns whether it fails like the first one. A smaller case has the same cause if it fails,
     has these features, and passes without each of them; otherwise something else makes it fail. It must not have a new
     clue either, such as fewer keys than queries in a request that was cut, because another bug may need that. If it
-    fails `by_chance`, one of a few fresh value seeds has to make it fail too.
+    fails `by_chance`, one of a few fresh value seeds has to make it fail too. If each failing run is `costly`, large
+    steps come first.
     """
 
     case: C
@@ -33,16 +34,20 @@ class SameCause(Generic[C]):
     fails: Callable[[C], bool]
     allowed: Callable[[C], bool] = lambda _: True
     by_chance: bool = False
+    costly: bool = False
 
     def shows_in(self, case: C) -> bool:
         """Return whether a smaller case fails for the same cause."""
         return (
-            self.features <= features_in(case)
-            and unusual_in(case) <= self._own
+            self.may_show_in(case)
             and self.fails(case)
             and (not self.by_chance or any(self.fails(case.reseeded(1 + n)) for n in range(FRESH_SEEDS)))
             and not self._fails_without(case)
         )
+
+    def may_show_in(self, case: C) -> bool:
+        """Return whether a smaller case has the features of the cause, and no new clue. Runs nothing."""
+        return self.features <= features_in(case) and unusual_in(case) <= self._own
 
     def shown_before(self, stop: Callable[[], bool]) -> Callable[[C], bool]:
         """Return `shows_in` with an end: a check that was cut short shows nothing."""
@@ -63,9 +68,10 @@ class SameCause(Generic[C]):
         """
         smallest = self.case
         for kept in dict.fromkeys((frozenset(each for each in self.features if not each.memory), self.features)):
-            cause = type(self)(self.case, kept, self.fails, self.allowed, self.by_chance)
+            cause = type(self)(self.case, kept, self.fails, self.allowed, self.by_chance, self.costly)
             shown = cause.shown_before(stop)
-            smallest = reduce(self.case, shown, capability=capability, stop=stop, budget=budget)
+            likely = cause.may_show_in if self.costly else None
+            smallest = reduce(self.case, shown, capability=capability, stop=stop, budget=budget, likely=likely)
             smallest = plainest(smallest, shown, allowed=self.allowed, among=unusual_in(smallest) - kept)
             if self.shows_in(smallest):
                 break

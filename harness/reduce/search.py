@@ -27,6 +27,13 @@ _FIRST_PATIENCE = 4
 with many requests has hundreds of small edits, and the big ones of all kinds should come first.
 """
 
+_MOST_PATHS = 6
+_LONGEST_PATH = 200
+"""Maximum number of paths of edits that are bisected, and of candidates on one."""
+
+_FAR = 7
+"""A path is divided after this many of its eighths: few runs fail, and those that do leave little of it."""
+
 CALL_EDITS = (*CALL_LIST, *CALL_OBJECTS, *CALL_AXES, *CALL_PLAIN)
 
 
@@ -37,18 +44,25 @@ def reduce(
     capability: Capability | None = None,
     stop: Callable[[], bool] = lambda: False,
     budget: int = 500,
+    likely: Callable[[C], bool] | None = None,
 ) -> C:
     """Return the smallest case reached by edits from `case`, which must fail, while `still_fails` holds.
 
     The case's family has the edits. Candidates that are impossible or not supported by `capability` are skipped. Ends
     when no edit helps, when `stop` returns True, or after `budget` calls of `still_fails`. Deterministic for
     the same arguments and answers.
+
+    With `likely`, which runs nothing, each failing run is taken to be costly: many edits come at once, with which a
+    case is `likely` to fail, and if it does not, half as many, before the edits are tried one by one.
     """
 
     def allowed(candidate: C) -> bool:
         return capability is None or capability.why_not(candidate) is None
 
-    return _search(case, family_of(case).edits(capability), still_fails, allowed, stop, budget)
+    edits = family_of(case).edits(capability)
+    if likely is not None:
+        case = _leap(case, edits, still_fails, allowed, stop, likely)
+    return _search(case, edits, still_fails, allowed, stop, budget)
 
 
 def reduce_calls(
@@ -86,6 +100,49 @@ def reduce_calls(
 def identity(case: AnyCase) -> Hashable:
     """Return a hashable key of a case. Calls have arguments in a dict, and no hash."""
     return hashlib.blake2b(msgspec.json.encode(case)).digest() if isinstance(case, CallCase) else case
+
+
+def _leap(
+    case: C,
+    edits: Sequence[Callable[[C], Iterable[C]]],
+    still_fails: Callable[[C], bool],
+    allowed: Callable[[C], bool],
+    stop: Callable[[], bool],
+    likely: Callable[[C], bool],
+) -> C:
+    """Return a smaller case reached by many edits at once.
+
+    The edits of a path that ends where no edit leads to a likely case are divided: the last case of the path that
+    fails is found in about two failing runs and a dozen others. The edit after it is left out of the next path.
+    """
+    vain: set[Hashable] = set()
+
+    def untried(candidate: C) -> bool:
+        return identity(candidate) not in vain and allowed(candidate)
+
+    for _ in range(_MOST_PATHS):
+        path = [case]
+
+        def follows(candidate: C, path: list[C] = path) -> bool:
+            if not likely(candidate):
+                return False
+            path.append(candidate)
+            return True
+
+        _search(case, edits, follows, untried, stop, _LONGEST_PATH)
+        failing, passing, tried = 0, len(path), len(path) - 1
+        while passing - failing > 1 and not stop():
+            if still_fails(path[tried]):
+                failing = tried
+            else:
+                passing = tried
+            # Near the end, because only a run that fails is costly.
+            tried = failing + max(1, _FAR * (passing - failing) // (_FAR + 1))
+        case = path[failing]
+        if passing == len(path):
+            break
+        vain.add(identity(path[passing]))
+    return case
 
 
 def _search(

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from attnfuzz.harness.reduce import SameCause
 from attnfuzz.harness.reduce.ablation import FEATURES, clues_in, features_in, needed, unusual_in
-from attnfuzz.harness.reduce.plainest import plainest
+from attnfuzz.harness.reduce.plainest import plainest, removable_together
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike
 from attnfuzz.harness.sandbox.pursuit import Pursued
 from attnfuzz.harness.search.pinned import Pinned
@@ -55,9 +55,17 @@ def cause_of(
         return SameCause(case, marks, pinned.fails, allowed, by_chance)
     if pinned.fingerprint.kind in DEATHS:
         case = plainest(case, pinned.fails, allowed=allowed, among=unusual_in(case))
+    clues = clues_in(case) - _spare(pinned, case, allowed, clues_in(case))
     runs = pinned.runs_to_pass(case)
-    features = needed(case, pinned.may_fail, allowed=allowed, among=clues_in(case), runs=runs, refused=pinned.refused)
-    return SameCause(case, features, pinned.fails, allowed, by_chance)
+    features = needed(case, pinned.may_fail, allowed=allowed, among=clues, runs=runs, refused=pinned.refused)
+    return SameCause(case, features, pinned.fails, allowed, by_chance, costly=pinned.fingerprint.kind in DEATHS)
+
+
+def _spare(pinned: Pinned[C], case: C, allowed: Callable[[C], bool], among: Collection[Feature]) -> frozenset[Feature]:
+    """Return features that the failure of `case` is known not to need after few runs, if it kills the worker."""
+    if pinned.fingerprint.kind not in DEATHS:
+        return frozenset()
+    return removable_together(case, pinned.may_fail, allowed=allowed, among=among)
 
 
 def needs_of(
@@ -74,5 +82,7 @@ def needs_of(
         found = needed(case, pinned.may_fail, allowed=allowed, among={feature}, runs=runs, refused=pinned.refused)
         return bool(found) and not pinned.spent
 
-    clues_first = sorted(features_in(case), key=lambda each: (not each.clue, each.name))
+    others = features_in(case).difference(clues)
+    tried = (others - _spare(pinned, case, allowed, others)).union(clues)
+    clues_first = sorted(features_in(case) & tried, key=lambda each: (not each.clue, each.name))
     return tuple(feature.name for feature in clues_first if feature in clues or shown(feature))

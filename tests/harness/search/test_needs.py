@@ -4,7 +4,7 @@ import math
 
 import pytest
 from fake_causes import Fault, FaultyJudge, featured, hunted, names_in
-from fake_search import FakeJudge, caught, hunt, observed
+from fake_search import FakeJudge, caught, hunt, kv_lens, observed
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -84,7 +84,16 @@ def test_finding_the_needs_of_a_death_costs_few_deaths() -> None:
     cause = cause_of(case, pinned, lambda _: True)
     assert cause.features == {FEATURES["soft cap"]}
     assert names_in(cause.case) & {each.name for each in CLUES - CONTENTS} == {"soft cap"}
-    assert sum(died) <= math.log2(len(CLUES & features_in(case))) + len(CONTENTS) + 1
+    assert sum(died) <= math.log2(len(CLUES & features_in(case))) + 3
+
+
+def test_a_death_that_needs_no_feature_is_made_small_in_few_deaths() -> None:
+    judge = FaultyJudge(Fault(kinds=(Kind.ILLEGAL_ACCESS,)))
+    done, sent = hunt(judge, st.just(featured(window=3, sinks=True, soft_cap=30.0)), examples=1)
+    (found,) = caught(sent)
+    assert (found.needs, kv_lens(found.case)) == ((), [1])
+    # One is drawn, two confirm, four show that it is steady.
+    assert done.tally.deaths <= 7 + 8
 
 
 def test_without_a_budget_no_feature_is_known_to_be_needed() -> None:
