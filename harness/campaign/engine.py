@@ -28,7 +28,7 @@ from attnfuzz.harness.campaign.jobs import JobEnded, Jobs
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, OUT_OF_TIME, Knowledge
 from attnfuzz.harness.campaign.minimizing import Minimizing
 from attnfuzz.harness.campaign.plan import Limits, Plan
-from attnfuzz.harness.campaign.replays import Replays, kept_cases
+from attnfuzz.harness.campaign.replays import Replays, kept_cases, may_run
 from attnfuzz.harness.campaign.resume import opening
 from attnfuzz.harness.campaign.schedule import Schedule
 from attnfuzz.harness.campaign.scripting import JOB_KILLED as KILLED_BY_SCRIPT
@@ -136,7 +136,7 @@ class Campaign:
         self._before = self._standing.at
         self._started = time.monotonic()
         self._limits = Limits.of(plan.seconds, spent=self._before, late=self._started - plan.begun)
-        self._past = archive.past(plan.backends)
+        self._past = [each for each in archive.past(plan.backends) if may_run(each.case, promised=plan.promised)]
         self._tallies = Tallies(self._clock)
         self._growth = Growth(corpus, self._standing, self._clock)
         self._filing = Filing(
@@ -191,7 +191,7 @@ class Campaign:
             self._plan.backends,
             past=self._past,
             # Drawing begins when all kept cases are handed out.
-            kept=(lambda _: ()) if self._knowledge.drawing else kept_cases(self._corpus),
+            kept=(lambda _: ()) if self._knowledge.drawing else kept_cases(self._corpus, promised=self._plan.promised),
             seed=self._plan.seed,
             most=None if examples is None else int(examples * REPLAYS_SHARE),
             done=self._knowledge.replayed,

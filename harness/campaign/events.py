@@ -48,7 +48,9 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
     `campaign` names the campaign in its home, `time` is in seconds since the epoch. `environment` has the relevant
     versions (torch, flashinfer, gpu, driver, ...). `alpha` is the number of false positives expected of correct
     backends, before confirmation. `capabilities` has the capability of each of the `backends`: reading a log must not
-    load them. `folder` is where the campaign was started, because a backend's file may have a relative name.
+    load them. With `promised`, calls that the API does not mention are not drawn: `left_out` has the words for these
+    forms of arguments, edges and earlier uses of each backend that has some. `folder` is where the campaign was
+    started, because a backend's file may have a relative name.
     """
 
     log_version: int = LOG_VERSION
@@ -67,6 +69,8 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
     alpha: Annotated[float, Meta(ge=LEAST_ALPHA, lt=1)]
     guard: Guard | None = None
     until_finding: bool = False
+    promised: bool = False
+    left_out: dict[Name, tuple[str, ...]] = {}
     without: tuple[Tier, ...] = ()
     trial: Seconds | None = None
     sanitize: bool = False

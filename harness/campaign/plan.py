@@ -56,7 +56,8 @@ class Plan:
 
     `alpha` is the expected number of false positives if all backends are correct, before confirmation. `ledger` is the
     file of known findings, `ray` the cluster for jobs, None for local processes. `until_finding`: it also ends once a
-    failure that is not in the ledger is filed, or one on file fails again. The tiers in `without` are skipped. `trial`
+    failure that is not in the ledger is filed, or one on file fails again. `promised`: only calls that APIs mention are
+    drawn or run again. The tiers in `without` are skipped. `trial`
     makes it one search of `examples` per backend, up to its first finding, which is shrunk for this many seconds;
     drawing is not biased, no case is kept or run again, and no script is created. `sanitize` runs a few
     cases under compute-sanitizer instead of a search (`sanitizing.py`). `begun` is the time of the request, on the
@@ -76,6 +77,7 @@ class Plan:
     ledger: Path | None = None
     ray: str | None = None
     until_finding: bool = False
+    promised: bool = False
     without: "tuple[Tier, ...]" = ()
     trial: float | None = None
     sanitize: bool = False

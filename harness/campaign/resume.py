@@ -15,7 +15,9 @@ from attnfuzz.harness.campaign.log import read_torn_log
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.family import family_with
+from attnfuzz.harness.search.examples import drawn_capability
 from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.promises import unsaid_part
 
 
 def opening(plan: Plan, *, campaign: str, jobs: int, environment: Mapping[str, str]) -> CampaignStarted:
@@ -26,7 +28,8 @@ def opening(plan: Plan, *, campaign: str, jobs: int, environment: Mapping[str, s
         time=time.time(),
         attnfuzz=attnfuzz.__version__,
         environment=dict(environment),
-        capabilities=dict(_capabilities(plan.backends)),
+        capabilities=dict(_capabilities(plan.backends, promised=plan.promised)),
+        left_out=dict(_left_out(plan.backends)) if plan.promised else {},
         jobs=jobs,
         until_finding=plan.until_finding,
         # The campaign may be resumed from another folder.
@@ -36,11 +39,19 @@ def opening(plan: Plan, *, campaign: str, jobs: int, environment: Mapping[str, s
     )
 
 
-def _capabilities(backends: Sequence[str]) -> Iterator[tuple[str, Capability]]:
+def _left_out(backends: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the words for the calls that each backend's API does not mention, if there are some."""
+    for name in backends:
+        with contextlib.suppress(UnknownBackend):
+            if words := unsaid_part(resolve(name).capability):
+                yield name, words
+
+
+def _capabilities(backends: Sequence[str], *, promised: bool) -> Iterator[tuple[str, Capability]]:
     """Yield the capability of each backend whose coverage is measured, except those that only the jobs know."""
     for name in backends:
         with contextlib.suppress(UnknownBackend):
-            capability = resolve(name).capability
+            capability = drawn_capability(name, promised=promised)
             if family_with(capability).has_axes:
                 yield name, capability
 
@@ -100,7 +111,7 @@ def plan_again(
 
 def _settings(of: Plan | CampaignStarted) -> dict[str, Any]:
     """Return the settings that a log and a plan have in common."""
-    names = "backends preset examples seconds seed contract alpha guard without trial sanitize"
+    names = "backends preset examples seconds seed contract alpha guard without trial sanitize promised"
     return {name: getattr(of, name) for name in names.split()}
 
 

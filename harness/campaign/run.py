@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import NamedTuple, TypedDict, cast
 
 from attnfuzz.harness.backends.registry import resolve
@@ -19,6 +20,7 @@ from attnfuzz.harness.campaign.ray_jobs import RayJobs
 from attnfuzz.harness.campaign.resume import Past
 from attnfuzz.harness.campaign.sanitizing import SanitizedCampaign
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.campaign.tasks import lean_to_unreached
 from attnfuzz.harness.corpus import Corpus
 from attnfuzz.harness.family import family_with
 from attnfuzz.harness.findings.archive import Archive
@@ -28,6 +30,7 @@ from attnfuzz.harness.sandbox.check import render_failure
 from attnfuzz.harness.sandbox.plain_check import check_users
 from attnfuzz.harness.sanitizer.run import prepare as prepare_sanitized
 from attnfuzz.harness.sanitizer.run import run as run_sanitized
+from attnfuzz.harness.search.examples import drawn_capability
 from attnfuzz.harness.search.messages import JobSetup
 from attnfuzz.reference.device import Device
 
@@ -117,7 +120,7 @@ def carry_out(
     with nullcontext() if plan.sanitize else _jobs(plan, ledger) if jobs is None else nullcontext(jobs) as running:
         # While the jobs start: with many backends, their first messages would wait for it.
         for name in plan.backends:
-            capability = resolve(name).capability
+            capability = drawn_capability(name, promised=plan.promised)
             family_with(capability).possible_pairs(capability)
         # Errors so far leave no campaign behind.
         campaign = past.campaign if past else home.new_id()
@@ -140,6 +143,7 @@ def carry_out(
                 corpus=Corpus(home.corpus),
                 past_events=past.events if past else (),
                 torn_bytes=torn_bytes,
+                choose_lean=partial(lean_to_unreached, promised=plan.promised),
             )
         with EventLog(home.log(campaign), torn_bytes=torn_bytes) as log:
             all_handlers: tuple[Handler, ...] = (log, standing, *handlers)
@@ -158,6 +162,7 @@ def _jobs(plan: Plan, ledger: Ledger) -> AbstractContextManager[Jobs]:
         alpha=plan.alpha_per_output,
         without=plan.without,
         ledger=ledger.entries,
+        promised=plan.promised,
     )
     if plan.ray is None:
         return JobProcesses(plan.jobs, setup)

@@ -105,8 +105,8 @@ class CampaignAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     `cases` were drawn and judged; `runs` also has those of earlier cases, and to minimize and confirm.
     `failed` is the error of the harness itself, if it failed. `known_failures` counts failures that were known after
-    one run without a feature, and are no findings. `ledger` has the remarks on its entries, and `reports` the files
-    that were written.
+    one run without a feature, and are no findings. `ledger` has the remarks on its entries, `left_out` the calls that
+    `--promised` left out of each backend, and `reports` the files that were written.
     """
 
     campaign: str
@@ -125,6 +125,7 @@ class CampaignAnswer(msgspec.Struct, frozen=True, kw_only=True):
     unconfirmed: tuple[str, ...]
     known_failures: int
     ledger: tuple[str, ...]
+    left_out: dict[str, tuple[str, ...]]
     reports: tuple[str, ...]
 
 

@@ -32,6 +32,7 @@ def campaign_answer(name: str, home: Home | None, standing: Standing, reports: S
         unconfirmed=tuple(kept.path for kept in standing.unconfirmed),
         known_failures=standing.known_without_finding,
         ledger=tuple(ledger_lines(standing.remarks)),
+        left_out={} if started is None else started.left_out,
         reports=tuple(map(str, reports)),
     )
 

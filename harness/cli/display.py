@@ -19,7 +19,7 @@ from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.cause_view import KNOWN, CauseView, cause_views
 from attnfuzz.harness.report.files import scripts_in
 from attnfuzz.harness.report.titles import title_of
-from attnfuzz.harness.report.verdict import Level, ledger_lines, verdict
+from attnfuzz.harness.report.verdict import Level, ledger_lines, left_out_lines, verdict
 from attnfuzz.harness.verdict.printable import in_a_line, printable
 from attnfuzz.harness.verdict.wording import clock, count, replay_line
 
@@ -223,4 +223,5 @@ def _others(standing: Standing, views: Sequence[CauseView]) -> Iterator[str]:
     for backend, score in standing.scores.items():
         for message, times in score.unsupported.most_common(_MOST_MESSAGES):
             yield f"Unsupported by {backend}, {count(times, 'time')}: {message}"
+    yield from (f"Left out: {line}" for line in left_out_lines(standing.started))
     yield from (f"Ledger: {line}" for line in ledger_lines(standing.remarks))

@@ -17,7 +17,7 @@ from attnfuzz.harness.report.charts import COLORS, Margin, Series, line_chart, m
 from attnfuzz.harness.report.compare import changes
 from attnfuzz.harness.report.coverage import Coverage, named
 from attnfuzz.harness.report.titles import title_of
-from attnfuzz.harness.report.verdict import ledger_lines, verdict
+from attnfuzz.harness.report.verdict import ledger_lines, left_out_lines, verdict
 from attnfuzz.harness.verdict.printable import printable, shortened
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.harness.verdict.wording import clock, count, date
@@ -151,6 +151,7 @@ def _settings(started: CampaignStarted) -> list[tuple[str, str]]:
         "guard": started.guard,
         "until": "the first finding" if started.until_finding else None,
         "ledger": started.ledger,
+        "left out": "; ".join(left_out_lines(started)) or None,
     }
     return facts + [(name, str(value)) for name, value in particular.items() if value is not None]
 

@@ -11,7 +11,7 @@ from attnfuzz.harness.report.cause_view import KNOWN, CauseView, cause_views, st
 from attnfuzz.harness.report.html import markup_environment
 from attnfuzz.harness.report.suites import Suite, Test
 from attnfuzz.harness.report.titles import title_of
-from attnfuzz.harness.report.verdict import verdict
+from attnfuzz.harness.report.verdict import left_out_lines, verdict
 from attnfuzz.harness.verdict.wording import clock, count, replay_line
 
 
@@ -28,7 +28,7 @@ def render_junit(standing: Standing, scripts: Collection[str] = ()) -> bytes:
 
 
 def _campaign(standing: Standing) -> Suite:
-    """Make the suite of the campaign as a whole: its end, and remarks on the ledger."""
+    """Make the suite of the campaign as a whole: its end, remarks on the ledger, and calls that were left out."""
     result = verdict(standing).text
     if standing.failure is not None:
         text, fixable = standing.failure.text, standing.failure.fixable
@@ -45,7 +45,8 @@ def _campaign(standing: Standing) -> Suite:
     remarks = [
         Test(f"ledger entry {remark.entry}", out=f"{remark.title}: {remark.text}") for remark in standing.remarks
     ]
-    return Suite("attnfuzz", (ended, *remarks))
+    left_out = [Test("left out", out=line) for line in left_out_lines(standing.started)]
+    return Suite("attnfuzz", (ended, *remarks, *left_out))
 
 
 def _backend(standing: Standing, backend: str, causes: Sequence[CauseView]) -> Suite:

@@ -14,7 +14,7 @@ from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.report.cause_view import CauseView, cause_views, status_of, title_of_cause
 from attnfuzz.harness.report.compare import Comparison, compare
 from attnfuzz.harness.report.titles import title, title_of
-from attnfuzz.harness.report.verdict import ledger_lines, verdict
+from attnfuzz.harness.report.verdict import ledger_lines, left_out_lines, verdict
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.printable import printable, shortened
 from attnfuzz.harness.verdict.wording import clock, count, replay_line
@@ -110,6 +110,7 @@ def render_markdown(standing: Standing, earlier: Standing | None = None, scripts
         started=standing.started,
         verdict=verdict(standing),
         ledger=ledger_lines(standing.remarks),
+        left_out=left_out_lines(standing.started),
         comparison=None if earlier is None else compare(earlier, standing),
         **_LIMITS,
     )

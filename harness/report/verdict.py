@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from attnfuzz.harness.campaign.events import JobFailed, LedgerRemark
+from attnfuzz.harness.campaign.events import CampaignStarted, JobFailed, LedgerRemark
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, OUT_OF_TIME
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
@@ -105,6 +105,17 @@ def _findings(standing: Standing) -> str:
     if standing.known_without_finding:
         known.append(f"{count(standing.known_without_finding, 'failure')} as known")
     return ", ".join(parts) + (f" ({', '.join(known)})" if known else "")
+
+
+def left_out_lines(started: CampaignStarted | None) -> list[str]:
+    """Return a line on the calls that `--promised` left out of a campaign, for all backends with the same ones."""
+    if started is None or not started.promised:
+        return []
+    backends: dict[tuple[str, ...], list[str]] = {}
+    for backend, words in started.left_out.items():
+        backends.setdefault(words, []).append(backend)
+    lines = [f"not mentioned by the API of {', '.join(names)}: {', '.join(words)}" for words, names in backends.items()]
+    return lines or ["nothing: the APIs mention all forms of arguments, edges and earlier uses"]
 
 
 def ledger_lines(remarks: Sequence[LedgerRemark]) -> list[str]:

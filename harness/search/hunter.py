@@ -9,7 +9,7 @@ from typing import Protocol, Self
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.family import family_of
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.search.examples import drawn_cases
+from attnfuzz.harness.search.examples import drawn_capability, drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, HandedOver, JobSetup, Slice, SliceDone, Tally
 from attnfuzz.harness.search.novelty import Novelty
@@ -112,19 +112,20 @@ class Hunter:
                     self._hand(message, left)
             self._send_handed(0.0)
 
+        promised = self._setup.promised
         hunt = Hunt(
             task,
             self._runner,
             tell,
-            capability=capability,
-            elsewhere=lambda name: resolve(name).capability,
+            capability=drawn_capability(task.backend, promised=promised),
+            elsewhere=lambda name: drawn_capability(name, promised=promised),
             novelty=self._novelty,
             explained=self._runner.explained,
             ledger=self._setup.ledger,
             claim=self._claim,
             deaths=self._deaths,
         )
-        done = hunt.run(drawn_cases(task.backend, self._setup.guard, task.lean))
+        done = hunt.run(drawn_cases(task.backend, self._setup.guard, task.lean, promised=promised))
         self._send_handed(math.inf)
         return done
 

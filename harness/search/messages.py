@@ -34,7 +34,7 @@ class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
     `alpha` is the probability that a correct output is judged wrong. The tiers in `without` are skipped. `job` is the
     job's number, which determines its GPU. `path` is the main process's module search path, which lets a job on the
     same machine find the same backends; if it is empty, the job keeps its own path. Failures that match entries of the
-    `ledger` hide no others.
+    `ledger` hide no others. With `promised`, only calls that APIs mention are drawn.
     """
 
     backends: tuple[str, ...]
@@ -45,6 +45,7 @@ class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
     job: int = 0
     path: tuple[str, ...] = ()
     ledger: tuple[Entry, ...] = ()
+    promised: bool = False
 
 
 class ShrinkBudget(msgspec.Struct, frozen=True):

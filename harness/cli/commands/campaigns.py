@@ -60,6 +60,12 @@ _FILE = options.PathTo(dir_okay=False)
     is_flag=True,
     help="Stop once the first failure that is not in the ledger has been minimized and filed.",
 )
+@click.option(
+    "--promised",
+    is_flag=True,
+    help="Draw only calls that the API promises or refuses: no forms of arguments, edges or earlier uses of objects"
+    " that it does not mention.",
+)
 @click.option("--ray", metavar="ADDRESS|local", help="Run the jobs as actors of a Ray cluster.")
 @click.option(
     "--built",

@@ -390,6 +390,16 @@ def test_a_trial_goes_on_as_one_with_the_same_tiers(tmp_path: Path) -> None:
     assert (again.trial, again.without) == (2.0, (Tier.T3,))
 
 
+def test_a_campaign_of_promised_calls_goes_on_as_one_and_names_the_others(tmp_path: Path) -> None:
+    asked = dataclasses.replace(plan(tmp_path, backends=("torch_sdpa_any_scale", "torch_sdpa")), promised=True)
+    (start,) = logged([opening(asked, campaign="1", jobs=1, environment={})])
+    assert isinstance(start, CampaignStarted)
+    assert "a softmax scale of 0" in start.left_out["torch_sdpa_any_scale"]
+    assert start.capabilities["torch_sdpa_any_scale"].edges == ()
+    past = Past("1", [start], torn_bytes=0)
+    assert plan_again(past, Home(tmp_path), jobs=None, ray=None, ledger=None, begun=0.0).promised
+
+
 def test_a_job_that_says_nothing_is_killed_and_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "SECONDS_OF_SILENCE", 0.0)
     monkeypatch.setattr(engine, "SECONDS_PER_LOOK_AT_ALL", 0.0)

@@ -127,6 +127,13 @@ def test_a_remark_on_the_ledger_is_a_test_that_passes() -> None:
     assert not cases(suites(remark, finished())["attnfuzz"])["ledger entry 2"].result
 
 
+def test_calls_that_were_left_out_are_a_test_that_passes() -> None:
+    begun = replace(started("fake"), promised=True, left_out={"fake": ("copied",)})
+    left_out = cases(suites(begun, finished())["attnfuzz"])["left out"]
+    assert not left_out.result
+    assert "copied" in left_out.system_out
+
+
 def test_the_counts_of_the_whole_add_up() -> None:
     events = [started("fake", "other"), filed(CASE), filed(CASE, "k", known="why"), JobFailed(at=1, job=0, text="")]
     read = JUnitXml.fromstring(render_junit(Standing.of(events)))

@@ -10,7 +10,7 @@ from attnfuzz.harness.campaign.events import CampaignResumed, Event, JobFailed, 
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, OUT_OF_TIME
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.report.verdict import Level, ledger_lines, verdict
+from attnfuzz.harness.report.verdict import Level, ledger_lines, left_out_lines, verdict
 from attnfuzz.harness.search.messages import NOT_COME_BACK, Tally
 
 CASE = decode_case("fake")
@@ -126,6 +126,18 @@ def test_without_drawn_cases_the_runs_are_counted_and_nothing_if_there_are_none(
 
 def remark(entry: int, text: str) -> LedgerRemark:
     return LedgerRemark(at=9.0, entry=entry, title=f"Hang in number{entry}", text=text)
+
+
+def test_calls_that_were_left_out_are_listed_once_for_backends_with_the_same_ones() -> None:
+    campaign = replace(
+        started(), promised=True, left_out={"one": ("copied",), "two": ("copied",), "three": ("reset", "copied")}
+    )
+    assert left_out_lines(campaign) == [
+        "not mentioned by the API of one, two: copied",
+        "not mentioned by the API of three: reset, copied",
+    ]
+    assert left_out_lines(replace(campaign, left_out={}))[0].startswith("nothing")
+    assert left_out_lines(started()) == []
 
 
 def test_few_entries_are_reported_with_their_titles() -> None:

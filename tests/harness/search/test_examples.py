@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from fake_search import fake_cases
 
-from attnfuzz.harness.search.examples import AT_ONCE, run_examples
+from attnfuzz.harness.campaign.replays import may_run
+from attnfuzz.harness.search.examples import AT_ONCE, drawn_cases, run_examples
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.edges import edges_of
 
 SCRIPT = """
 import sys
@@ -56,3 +58,15 @@ def test_an_exception_of_a_visit_ends_the_visits(last: int) -> None:
         run_examples(fake_cases(), visit, examples=2 * AT_ONCE + 1, seed_of=1)
     assert len(visited) == last
     assert caught.value.__cause__ is cause
+
+
+def test_calls_that_an_api_does_not_mention_are_neither_drawn_nor_run_again() -> None:
+    cases: dict[bool, list[Case]] = {promised: [] for promised in (False, True)}
+    for promised, drawn in cases.items():
+        strategy = drawn_cases("torch_sdpa_any_scale", promised=promised)
+        run_examples(strategy, drawn.append, examples=30, seed_of=1)
+    assert not any(map(edges_of, cases[True]))
+    with_edges = [case for case in cases[False] if edges_of(case)]
+    assert all(may_run(case, promised=False) for case in cases[False])
+    assert not any(may_run(case, promised=True) for case in with_edges)
+    assert all(may_run(case, promised=True) for case in cases[True])
