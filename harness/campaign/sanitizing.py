@@ -57,7 +57,9 @@ _NO_SCRIPT = "reports of compute-sanitizer need no wrong output: attnfuzz replay
 class RunUnder(Protocol):
     """Runs cases under a tool (`sanitizer.run.run`)."""
 
-    def __call__(self, tool: SanitizerTool, cases: Sequence[AnyCase], *, seconds: float, contract: str) -> Sanitized:
+    def __call__(
+        self, tool: SanitizerTool, cases: Sequence[AnyCase], *, seconds: float, contract: str, stop: threading.Event
+    ) -> Sanitized:
         """Return the reports of each case. Raises NotSanitized."""
         ...
 
@@ -70,7 +72,7 @@ class _Found(NamedTuple):
 
 
 class SanitizedCampaign:
-    """Runs `plan` under compute-sanitizer, as the campaign of that name. `stop` ends it between two runs."""
+    """Runs `plan` under compute-sanitizer, as the campaign of that name. `stop` ends it early."""
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class SanitizedCampaign:
     def _under(self, tool: SanitizerTool, cases: Sequence[AnyCase], seconds: float) -> Sanitized | str:
         """Run cases under a tool; the reason if it can't."""
         try:
-            return self._run(tool, cases, seconds=seconds, contract=self._plan.contract)
+            return self._run(tool, cases, seconds=seconds, contract=self._plan.contract, stop=self._stop)
         except NotSanitized as reason:
             return str(reason)
 

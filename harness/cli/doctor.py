@@ -17,7 +17,7 @@ from attnfuzz.harness.doctor.machine import lacking, versions
 from attnfuzz.harness.doctor.measurement import Mark, Measurement, guarded
 from attnfuzz.harness.doctor.pace import pace
 from attnfuzz.harness.doctor.strays import strays
-from attnfuzz.harness.doctor.tools import core_dumps
+from attnfuzz.harness.doctor.tools import core_dumps, sanitizer_tools
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.kernels.cuda import visible
 from attnfuzz.kernels.cuda.visible import Arch
@@ -89,6 +89,7 @@ def _everywhere(runner: Runner) -> Iterator[_Part]:
 def _on_gpu(runner: Runner) -> Iterator[_Part]:
     yield _Part("guard pages on the GPU", partial(strays, Device.CUDA))
     yield _Part("core dumps", core_dumps)
+    yield _Part("compute-sanitizer", sanitizer_tools)
     yield _Part("compiled modules", _compiled)
     yield _Part("kernels on the GPU", partial(libraries, Device.CUDA, runner))
     yield _Part("cases per second", partial(pace, _ON_GPU, runner))

@@ -85,6 +85,11 @@ class Log:
     summary: str
     tail: list[str]
 
+    @property
+    def last_words(self) -> str:
+        """A line on why the process ended early: of the tool, else the last line of the process."""
+        return next(filter(None, [*self.troubles, *reversed(self.tail)]), "it printed nothing")
+
 
 def parse(lines: Iterable[str]) -> Log:
     """Parse the output of compute-sanitizer and of the process that runs under it, in one stream."""

@@ -1,23 +1,25 @@
 """Running cases under a tool of compute-sanitizer."""
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import msgspec
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.sandbox.teams import environment_of_gpu
+from attnfuzz.harness.sandbox.teams import environment_of_gpu, team_of
 from attnfuzz.harness.sanitizer.process import Assignment
-from attnfuzz.harness.sanitizer.reports import Report, distinct, parse
+from attnfuzz.harness.sanitizer.reports import Log, Report, distinct, parse
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.sanitizer_tool import SanitizerTool
 from attnfuzz.harness.workers.task import Task
@@ -54,8 +56,12 @@ _OURS: Final = ("write_runs", "compare_runs", "hold_until")
 """Kernels of guarded memory (kernels/cuda/guards.cu), which are not under test."""
 
 _UNCACHED: Final = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-"""Gives each tensor an allocation of its own. torch can't allocate during a capture with it."""
+"""Gives each tensor an allocation of its own."""
 
+_BY_ALLOCATION: Final = (SanitizerTool.INITCHECK, SanitizerTool.MEMCHECK)
+"""Tools that know memory by its allocations."""
+
+_SECONDS_PER_LOOK: Final = 0.2
 _SECONDS_TO_DIE: Final = 5.0
 
 
@@ -104,37 +110,59 @@ def prepare(backends: Sequence[str], progress: Callable[[str], None]) -> None:
         backend.prepare(progress)
 
 
-def run(tool: SanitizerTool, cases: Sequence[AnyCase], *, seconds: float, contract: str = "declared") -> Sanitized:
-    """Run cases on their backends under a tool, in one process, for at most `seconds`.
+def run(
+    tool: SanitizerTool,
+    cases: Sequence[AnyCase],
+    *,
+    seconds: float,
+    contract: str = "declared",
+    stop: threading.Event | None = None,
+) -> Sanitized:
+    """Run cases on their backends under a tool, in one process, for at most `seconds`, or until `stop` is set.
 
     Tensors are torch's own memory: the tool knows no memory that is mapped by itself as one allocation. For initcheck,
     tensors without content stay unwritten, because poison is a write.
 
     Raises:
-        NotSanitized: it is missing, or ended before any case began.
+        NotSanitized: it is missing, or ended before any case began, or the cases are of several releases.
     """
-    command = _command()
-    if command is None:
-        raise NotSanitized(f"{missing()}")
-    tasks = tuple(Task(case=prompt(case), backend=case.backend, strict=contract == "strict") for case in cases)
-    assignment = Assignment(tasks=tasks, unwritten=tool is SanitizerTool.INITCHECK)
-    uncached = tool in (SanitizerTool.INITCHECK, SanitizerTool.MEMCHECK) and not any(map(captures, cases))
-    environment = {**os.environ, **environment_of_gpu(0), **(_UNCACHED if uncached else {})}
     began = time.monotonic()
+    tasks = tuple(Task(case=prompt(case), backend=case.backend, strict=contract == "strict") for case in cases)
+    preload = {release for case in cases if (release := team_of(case.backend).release)}
+    if len(preload) > 1:
+        raise NotSanitized(f"{COMMAND} runs backends of one release at a time: name fewer --backend")
+    assignment = Assignment(tasks=tasks, unwritten=tool is SanitizerTool.INITCHECK, preload=tuple(preload))
+    # torch can't allocate during a capture without its cache.
+    uncached = tool in _BY_ALLOCATION and not any(map(captures, cases))
     with tempfile.TemporaryDirectory() as folder:
-        file, output = Path(folder) / "cases.json", Path(folder) / "output"
+        file = Path(folder) / "cases.json"
         file.write_bytes(msgspec.json.encode(assignment))
-        module = [sys.executable, "-m", "attnfuzz.harness.sanitizer.process", str(file)]
-        status = _run([command, *options(tool), *module], environment, output, seconds)
-        text = output.read_text(errors="replace")
-    log = parse(text.splitlines())
+        log, status = under(tool, ["attnfuzz.harness.sanitizer.process", str(file)], seconds, uncached, stop)
     if not log.ended and not log.reports and status is not None:
-        said = next(filter(None, [*log.troubles, *reversed(log.tail)]), "it printed nothing")
-        raise NotSanitized(f"{COMMAND} --tool {tool} ran no case (exit code {status}): {said}")
+        raise NotSanitized(f"{COMMAND} --tool {tool} ran no case (exit code {status}): {log.last_words}")
     left = len(cases) - len(log.ended)
     why = "" if not left else f"not within {seconds:.0f} s" if status is None else f"it ended with code {status}"
     reports = tuple(tuple(each for each in log.reports if each.case == index) for index in range(len(cases)))
     return Sanitized(len(log.ended), reports, log.unsupported, why, time.monotonic() - began)
+
+
+def under(
+    tool: SanitizerTool, module: Sequence[str], seconds: float, uncached: bool, stop: threading.Event | None = None
+) -> tuple[Log, int | None]:
+    """Run a module, with its arguments, under a tool, on the first visible GPU.
+
+    With `uncached`, torch makes an allocation for each tensor. Returns the parsed output and the exit code, None if the
+    process was killed. Raises NotSanitized.
+    """
+    command = _command()
+    if command is None:
+        raise NotSanitized(f"{missing()}")
+    environment = {**os.environ, **environment_of_gpu(0), **(_UNCACHED if uncached else {})}
+    with tempfile.TemporaryFile() as output:
+        status = _run([command, *options(tool), sys.executable, "-m", *module], environment, output, seconds, stop)
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    return parse(text.splitlines()), status
 
 
 def options(tool: SanitizerTool) -> tuple[str, ...]:
@@ -144,23 +172,34 @@ def options(tool: SanitizerTool) -> tuple[str, ...]:
     return ("--tool", tool, *_OPTIONS, *_OF_TOOLS[tool], *excluded)
 
 
-def _run(command: Sequence[str], environment: dict[str, str], output: Path, seconds: float) -> int | None:
-    """Run a command with its output in a file. Returns its exit code; None if it was killed after `seconds`."""
-    with output.open("wb") as file:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            return process.wait(seconds)
-        except subprocess.TimeoutExpired:
+def _run(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    output: IO[bytes],
+    seconds: float,
+    stop: threading.Event | None,
+) -> int | None:
+    """Run a command with its output in a file. Returns its exit code; None if its time was over, or `stop` was set."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
+    )
+    until = time.monotonic() + seconds
+    try:
+        while time.monotonic() < until and not (stop is not None and stop.is_set()):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(min(_SECONDS_PER_LOOK, seconds))
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        # A process within a driver that hangs does not end.
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_SECONDS_TO_DIE)
-            return None
 
 
 def prompt(case: AnyCase) -> AnyCase:

@@ -169,9 +169,9 @@ def _prepare(setup: Setup) -> tuple[worker.Handler, Callable[..., None]]:
     before = _threads()
     for hook in setup.preload:
         function, *arguments = (hook,) if isinstance(hook, str) else hook
-        _resolve(function)(*arguments)
-    handler = _resolve(setup.handler)
-    begin = _resolve(setup.begin) if setup.begin is not None else lambda *_: None
+        resolved(function)(*arguments)
+    handler = resolved(setup.handler)
+    begin = resolved(setup.begin) if setup.begin is not None else lambda *_: None
     threads = _threads()
     if len(threads) > len(before):
         loaded = (*(hook if isinstance(hook, str) else " ".join(hook) for hook in setup.preload), setup.handler)
@@ -202,7 +202,8 @@ def named(function: Callable[..., Any]) -> str:
     return f"{function.__module__}:{function.__name__}"
 
 
-def _resolve(name: str) -> Callable[..., Any]:
+def resolved(name: str) -> Callable[..., Any]:
+    """Return the function called "module:function", which is imported."""
     module, _, function = name.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), function)
     return found

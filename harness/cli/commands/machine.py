@@ -51,7 +51,7 @@ def doctor(**given: Any) -> Exit:
 
     Shows versions, the reasons for which backends do not run, which planted stray accesses and defects are detected,
     one backend of each library on plain cases, cases per second beside the expected number, and on a GPU whether core
-    dumps work.
+    dumps and compute-sanitizer work.
 
     Exits with 0 if no row FAILS, 1 if one does, 2 if the examination itself failed. A row that could not be measured
     gives the reason, and does not fail.

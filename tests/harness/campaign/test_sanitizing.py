@@ -40,8 +40,10 @@ class Runs:
         self.times: dict[SanitizerTool, int] = {}
         self.refuses: set[SanitizerTool] = set()
 
-    def __call__(self, tool: SanitizerTool, cases: Sequence[AnyCase], *, seconds: float, contract: str) -> Sanitized:
-        del contract
+    def __call__(
+        self, tool: SanitizerTool, cases: Sequence[AnyCase], *, seconds: float, contract: str, stop: threading.Event
+    ) -> Sanitized:
+        del contract, stop
         assert seconds > 0
         if tool in self.refuses:
             raise NotSanitized("compute-sanitizer is not on PATH")

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -75,6 +76,15 @@ def test_the_reports_of_each_case_are_its_own(reports: Path) -> None:
     for each in ran.reports:
         assert {report.kind for report in each} == {Kind.BARRIER_MISUSED}
         assert {report.launch.mode for report in each if report.launch} == {"decode"}
+
+
+@pytest.mark.slow
+def test_a_stopped_run_ends_at_once(reports: Path) -> None:
+    del reports
+    stop = threading.Event()
+    stop.set()
+    ran = run(SanitizerTool.MEMCHECK, [decode_case("trtllm_mha")], seconds=600, stop=stop)
+    assert ran.ended == 0
 
 
 @pytest.mark.slow

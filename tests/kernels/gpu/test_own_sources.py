@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import tvm_ffi.libinfo
 
-from attnfuzz.kernels.cuda import guards, stray, toolkit
+from attnfuzz.kernels.cuda import guards, hazards, stray, toolkit
 from attnfuzz.kernels.gpu import states
 from attnfuzz.kernels.gpu.any_gpu import ops as any_gpu
 
-SOURCES = (any_gpu.KERNEL, states.FIXUP_SOURCE, guards.SOURCE, stray.SOURCE)
+SOURCES = (any_gpu.KERNEL, states.FIXUP_SOURCE, guards.SOURCE, hazards.SOURCE, stray.SOURCE)
 
 
 def compile_it(source: Path, phases: str) -> None:
