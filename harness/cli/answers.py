@@ -482,10 +482,14 @@ class BuiltModule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Modules(msgspec.Struct, frozen=True, kw_only=True):
-    """The modules that GPU backends need on these architectures."""
+    """The modules that GPU backends need on these architectures.
+
+    `left` are the pairs of compile-time features that a choice of modules leaves out.
+    """
 
     arch: str
     modules: tuple[BuiltModule, ...]
+    left: tuple[tuple[str, str], ...] = ()
 
 
 class CalibrationAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,14 +42,15 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
     """The result of building one module: a `library`, or the `reason` for its absence.
 
     A reason is `lasting` if it is about the module (nvcc's static_assert, a check of FlashInfer's), and not if another
-    try may succeed (a missing header, the time limit). `seconds` is the build time, 0 if it was built before. `base` is
-    the folder with FlashInfer's cache.
+    try may succeed (a missing header, the time limit). `seconds` is the build time, and `core_seconds` the time of its
+    compilers on all cores, both 0 if it was built before. `base` is the folder with FlashInfer's cache.
     """
 
     library: str = ""
     reason: str = ""
     lasting: bool = False
     seconds: float = 0.0
+    core_seconds: float = 0.0
     base: str
 
     @property

@@ -14,6 +14,7 @@ import contextlib
 import os
 import pickle
 import re
+import resource
 import signal
 import sys
 import tempfile
@@ -174,7 +175,11 @@ def _compile(module: Module, say: Connection) -> None:
         return
     library = spec.get_library_path()
     seconds = 0.0 if _stamp(library) == before else time.monotonic() - start
-    say.send_bytes(msgspec.json.encode(Built(library=str(library), seconds=seconds, base=workspace_base())))
+    # Of the compilers that were waited for, and theirs.
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    core_seconds = spent.ru_utime + spent.ru_stime if seconds else 0.0
+    built = Built(library=str(library), seconds=seconds, core_seconds=core_seconds, base=workspace_base())
+    say.send_bytes(msgspec.json.encode(built))
 
 
 def _stamp(path: Path) -> float:

@@ -4,16 +4,17 @@ FlashInfer compiles a module for each combination of compile-time features. The 
 features, and of a backend and a feature, within a time.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import combinations
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
 from attnfuzz.kernels.gpu import build_record
-from attnfuzz.kernels.gpu.build_record import Module
+from attnfuzz.kernels.gpu.build_record import Built, Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.wrappers.other_layers import FOR_OTHER_LAYERS, uses_of
 from attnfuzz.kernels.interface.toolchain import only_compiled
@@ -56,25 +57,51 @@ class CompiledPart:
 
 @dataclass(frozen=True)
 class Quick:
-    """The chosen modules, and how many of all pairs of features they cover."""
+    """The chosen modules, the number of all pairs of features, and the pairs that they leave out."""
 
     modules: tuple[Module, ...]
-    covered: int
     pairs: int
+    left: tuple[tuple[str, str], ...]
+
+    @property
+    def covered(self) -> int:
+        """The number of pairs that they cover."""
+        return self.pairs - len(self.left)
 
 
-def cost(module: Module) -> float:
-    """Estimate the seconds of one core that a module takes."""
+def cost(module: Module, known: Mapping[str, Built] = MappingProxyType({})) -> float:
+    """Return the seconds of one core that a module takes: as its build was recorded (`known`), else an estimate."""
+    if module.name in known and known[module.name].core_seconds:
+        return known[module.name].core_seconds
     return next((seconds for name, seconds in CORE_SECONDS.items() if module.name.startswith(name)), _OTHERS)
 
 
-def quick_set(backends: Iterable[GpuBackend], budget: float = SECONDS * CORES * _BUSY) -> Quick:
+def core_seconds(seconds: float, cores: int) -> float:
+    """Return the seconds of one core that compilers get within this time."""
+    return seconds * cores * _BUSY
+
+
+def quick_set(
+    backends: Iterable[GpuBackend],
+    budget: float = SECONDS * CORES * _BUSY,
+    *,
+    known: Mapping[str, Built] = MappingProxyType({}),
+    touching: Collection[Module] | None = None,
+) -> Quick:
     """Choose variants, each time the one with the most new pairs for its cost, within `budget` seconds of one core.
 
-    The modules of one variant may complete others. Revisions have the modules of their backends.
+    The modules of one variant may complete others. Revisions have the modules of their backends. With `touching`, only
+    variants that need one of these modules are chosen and counted. Costs are those of `known` builds, or estimates.
     """
-    every = [variant for backend in backends if "@" not in backend.name for variant in variants(backend)]
+    every = [
+        variant
+        for backend in backends
+        if "@" not in backend.name
+        for variant in variants(backend)
+        if touching is None or not set(touching).isdisjoint(variant.modules)
+    ]
     wanted = frozenset(pair for variant in every for pair in variant.pairs)
+    prices = {module: cost(module, known) for variant in every for module in variant.modules}
     chosen: frozenset[Module] = frozenset()
     while True:
         missing: dict[frozenset[Module], set[tuple[str, str]]] = {}
@@ -83,7 +110,7 @@ def quick_set(backends: Iterable[GpuBackend], budget: float = SECONDS * CORES * 
         covered = missing.pop(frozenset(), set())
         best, best_gain = None, 0.0
         for needed in missing:
-            price = sum(map(cost, needed))
+            price = sum(prices[module] for module in needed)
             if price > budget:
                 continue
             gained = set().union(*(pairs for others, pairs in missing.items() if others <= needed))
@@ -92,8 +119,8 @@ def quick_set(backends: Iterable[GpuBackend], budget: float = SECONDS * CORES * 
                 best, best_gain = needed, gain
         if best is None:
             in_order = dict.fromkeys(module for variant in every for module in variant.modules if module in chosen)
-            return Quick(tuple(in_order), len(covered), len(wanted))
-        budget -= sum(map(cost, best))
+            return Quick(tuple(in_order), len(wanted), tuple(sorted(wanted - covered)))
+        budget -= sum(prices[module] for module in best)
         chosen |= best
 
 
@@ -103,10 +130,10 @@ def variants(backend: GpuBackend) -> Iterator[CompiledPart]:
         for part in _smallest(bucket):
             modules = backend.modules_of(part)
             if modules:
-                yield CompiledPart(modules, frozenset({f"backend {backend.name}", *_features(part)}))
+                yield CompiledPart(modules, frozenset({f"backend {backend.name}", *_features(part, modules)}))
 
 
-def _features(part: Bucket) -> Iterator[str]:
+def _features(part: Bucket, modules: Iterable[Module]) -> Iterator[str]:
     q_heads, kv_heads = part.heads[0]
     yield f"queries {part.dtype}"
     yield f"KV {part.kv_dtype}"
@@ -116,6 +143,10 @@ def _features(part: Bucket) -> Iterator[str]:
     yield f"group {q_heads // kv_heads}"
     yield f"sinks {part.sinks[0]}"
     yield f"latent {part.latent is not None}"
+    # Other kernels take any size.
+    pages = f"pages of {part.page_sizes[0]}"
+    if any(pages in module.name for module in modules):
+        yield pages
 
 
 _CHOICES: Final[dict[str, Callable[[Any], object]]] = {

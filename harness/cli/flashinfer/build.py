@@ -1,5 +1,6 @@
 """`attnfuzz build`: compiling GPU kernels ahead of time, so that a campaign need not wait for them."""
 
+import math
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -20,18 +21,31 @@ from attnfuzz.kernels.gpu.build_record import Built, Module, capabilities
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.compilation import BuildLine
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.includes import modules_including
 from attnfuzz.kernels.gpu.module_archive import Taken
-from attnfuzz.kernels.gpu.quick import quick_set
+from attnfuzz.kernels.gpu.quick import core_seconds, quick_set
 from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.kernels.native import build as native
 from attnfuzz.reference.device import Device
 
 
-def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None, quick: bool, archive: Path | None) -> None:
+def build(
+    *,
+    names: tuple[str, ...],
+    jobs: int | None,
+    arch: str | None,
+    quick: bool,
+    minutes: float | None,
+    changed: tuple[Path, ...],
+    archive: Path | None,
+) -> None:
     """Compile the modules that GPU backends need, or take them from `archive`, and print those that can't be compiled.
 
-    With `quick`, only the modules of the quick set.
+    With `quick`, only the modules of the quick set; with `minutes`, those that this time allows here. With `changed`
+    files, only modules that include one, which are compiled again.
     """
+    if quick and minutes is not None:
+        raise BadInput("--quick is --minutes 3 on 16 cores: give one of both")
     archs = arch or build_record.architectures()
     if arch and not re.fullmatch(r"\d+\.\d[a-z]?( \d+\.\d[a-z]?)*", arch):
         raise BadInput(f"--arch {arch}: give a compute capability like 9.0a, or several like '9.0a 10.0a'")
@@ -43,18 +57,13 @@ def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None, quick: 
     backends = _named(names, archs) if names else _for(archs)
     if not backends:
         raise BadInput(f"no backend runs on SM {archs}: give --arch one of {', '.join(Arch)}")
-    wanted = tuple(dict.fromkeys(module for backend in backends for module in backend.modules()))
-    if quick:
-        chosen = quick_set(backends)
-        tell(
-            f"{count(len(chosen.modules), 'module')} of {len(wanted)}, for {chosen.covered} of {chosen.pairs} pairs of "
-            "compile-time features"
-        )
-        wanted = chosen.modules
     start = time.monotonic()
     taken = Taken() if archive is None else module_archive.take(archive, archs)
     if taken.misfit:
         tell(f"{taken.misfit}: it is replaced")
+    every = tuple(dict.fromkeys(module for backend in backends for module in backend.modules()))
+    touching = modules_including(every, changed, archs) if changed else None
+    wanted, left = _chosen(backends, every, touching, quick=quick, minutes=minutes, jobs=jobs, archs=archs)
     own = [
         nvcc.build(files, archs=capabilities(archs), progress=tell)
         for files in dict.fromkeys(files for backend in backends for files in backend.libraries)
@@ -62,7 +71,10 @@ def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None, quick: 
     # All workers load the native kernels, which record where a worker faults.
     own.append(native.compiled(tell))
     known = build_record.read(archs) if archive is not None else {}
-    there = {each.name: known[each.name] for each in wanted if each.name in known and known[each.name].ready}
+    # A changed file is in the modules that include it.
+    again = {each.name for each in touching or ()}
+    kept = (each.name for each in wanted if each.name in known and each.name not in again)
+    there = {name: known[name] for name in kept if known[name].ready}
     built = dict(there)
 
     def keep() -> None:
@@ -74,7 +86,7 @@ def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None, quick: 
         built[done.name] = done.built
         # A build that is interrupted only loses the modules that are being compiled.
         keep()
-    answer(_modules(archs, wanted, built))
+    answer(_modules(archs, wanted, built, left))
     details().print(_table(wanted, built))
     print_line(details())
     rejected = sum(bool(one.reason) for one in built.values())
@@ -82,9 +94,49 @@ def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None, quick: 
     print_line(Terminal(), summary + (f"; {rejected} can't be compiled." if rejected else "."))
 
 
-def _modules(archs: str, wanted: Sequence[Module], built: dict[str, Built]) -> Modules:
+_MOST_PAIRS = 6
+"""Number of pairs that a line names."""
+
+
+def _chosen(
+    backends: Sequence[GpuBackend],
+    every: tuple[Module, ...],
+    touching: tuple[Module, ...] | None,
+    *,
+    quick: bool,
+    minutes: float | None,
+    jobs: int | None,
+    archs: str,
+) -> tuple[tuple[Module, ...], tuple[tuple[str, str], ...]]:
+    """Return the modules to compile, and the pairs of compile-time features that they leave out.
+
+    Those that are `touching` a changed file, with those that they are used with; or of these as many as time allows.
+    """
+    if quick:
+        chosen = quick_set(backends, touching=touching)
+    elif minutes is not None or touching is not None:
+        budget = math.inf if minutes is None else core_seconds(60 * minutes, jobs or modules.jobs())
+        chosen = quick_set(backends, budget, known=build_record.read(archs), touching=touching)
+    else:
+        return every, ()
+    of_them = "" if touching is None else f" that need one of {count(len(touching), 'module')} with the file"
+    tell(
+        f"{count(len(chosen.modules), 'module')} of {len(every)}, for {chosen.covered} of {chosen.pairs} pairs of "
+        f"compile-time features{of_them}"
+    )
+    if chosen.left:
+        some = "; ".join(f"{first} with {second}" for first, second in chosen.left[:_MOST_PAIRS])
+        more = len(chosen.left) - _MOST_PAIRS
+        tell(f"Left out: {some}" + (f"; and {more} more (--json FILE has all)" if more > 0 else ""))
+    return chosen.modules, chosen.left
+
+
+def _modules(
+    archs: str, wanted: Sequence[Module], built: dict[str, Built], left: tuple[tuple[str, str], ...]
+) -> Modules:
     return Modules(
         arch=archs,
+        left=left,
         modules=tuple(
             BuiltModule(
                 name=module.name,

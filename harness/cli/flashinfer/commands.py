@@ -1,5 +1,6 @@
 """`attnfuzz build` and `import`: FlashInfer's modules, and calls that it dumped."""
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,6 +27,21 @@ CONTENTS = ("values", "statistics", "seed")
     is_flag=True,
     help="Compile only the modules that cover the most pairs of compile-time features"
     " in an estimated 3 minutes on 16 cores.",
+)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, 10_000, min_open=True),
+    metavar="N",
+    help="Compile only the modules that cover the most pairs of compile-time features in about this time here.",
+)
+@click.option(
+    "--for",
+    "changed",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Compile only modules whose sources include FILE, a header or source of FlashInfer, and those that they are"
+    " used with; may be given several times.",
 )
 @click.option(
     "--archive",

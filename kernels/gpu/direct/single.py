@@ -27,6 +27,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     HALF,
     NO_POSITIONS,
     PLAIN,
+    SMALL_WINDOWED,
     WINDOWED,
     decode_noise,
     each_variant,
@@ -242,7 +243,7 @@ def _decode(
     )
 
 
-_FA2_BUCKETS: Final = (PLAIN, EIGHT_BITS, CAPPED)
+_FA2_BUCKETS: Final = (PLAIN, EIGHT_BITS, SMALL_WINDOWED, CAPPED)
 _FA3_BUCKETS: Final = (HALF, WINDOWED)
 
 SINGLE_BACKENDS: Final = (

@@ -132,6 +132,7 @@ PLAIN = bucket(
 HALF = msgspec.structs.replace(PLAIN, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT16)
 WIDE = msgspec.structs.replace(PLAIN, head_dim_qk=128, head_dim_vo=128, heads=((1, 1), (4, 1), (6, 2)))
 WINDOWED = msgspec.structs.replace(WIDE, windows=(0, 7, 63, 200))
+SMALL_WINDOWED = msgspec.structs.replace(PLAIN, windows=(0, 7, 63, 200), heads=((1, 1), (4, 2)), page_sizes=(1, 16))
 EIGHT_BITS = msgspec.structs.replace(WINDOWED, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT8_E4M3)
 CAPPED = msgspec.structs.replace(WIDE, soft_caps=(30.0, 2.0))
 # Both docstrings of run promise sinks for every backend.
@@ -140,7 +141,9 @@ DECODE_BUCKETS = (
     # Groups of 1, 2, 3, 4, 6, 8 and 16 are compiled (DISPATCH_GQA_GROUP_SIZE, utils.cuh).
     msgspec.structs.replace(PLAIN, heads=((1, 1), (4, 2), (3, 1), (8, 1), (6, 1), (16, 1), (8, 2))),
     EIGHT_BITS,
+    SMALL_WINDOWED,
 )
+_FA2_BUCKETS = (PLAIN, EIGHT_BITS, SMALL_WINDOWED)
 _LATENT_PREFILL = msgspec.structs.replace(PLAIN, head_dim_qk=192, head_dim_vo=128, heads=((1, 1), (4, 4)))
 
 _PREFILL_MODES = (Mode.EXTEND, Mode.CHUNKED_PREFILL)
@@ -239,7 +242,7 @@ WRAPPER_BACKENDS: Final = (
         "fa2_paged",
         PagedWrapperSession,
         FA2_PAGED,
-        capability_of(Mode.of_kernels(), SPECULATIVE, PLAIN, EIGHT_BITS, CAPPED, WITH_SINKS, masks=_CUSTOM),
+        capability_of(Mode.of_kernels(), SPECULATIVE, *_FA2_BUCKETS, CAPPED, WITH_SINKS, masks=_CUSTOM),
         fa2_noise,
         rules.PAGED_PREFILL,
         lives.of_fa2_paged,
@@ -249,7 +252,7 @@ WRAPPER_BACKENDS: Final = (
         "fa2_paged_packed_mask",
         PagedWrapperSession,
         FA2_PAGED_PACKED,
-        capability_of(Mode.of_kernels(), SPECULATIVE, PLAIN, EIGHT_BITS, masks=_CUSTOM),
+        capability_of(Mode.of_kernels(), SPECULATIVE, *_FA2_BUCKETS, masks=_CUSTOM),
         fa2_noise,
         rules.PAGED_PREFILL,
         lives.of_fa2_paged,
@@ -268,9 +271,7 @@ WRAPPER_BACKENDS: Final = (
         "fa2_ragged",
         RaggedSession,
         FA2_RAGGED,
-        capability_of(
-            _PREFILL_MODES, (), PLAIN, EIGHT_BITS, CAPPED, _LATENT_PREFILL, masks=_CUSTOM_PREFILL, paged=False
-        ),
+        capability_of(_PREFILL_MODES, (), *_FA2_BUCKETS, CAPPED, _LATENT_PREFILL, masks=_CUSTOM_PREFILL, paged=False),
         fa2_noise,
         rules.FA2_RAGGED_PREFILL,
         lives.of_fa2,
@@ -280,7 +281,7 @@ WRAPPER_BACKENDS: Final = (
         "fa2_ragged_packed_mask",
         RaggedSession,
         FA2_RAGGED_PACKED,
-        capability_of(_PREFILL_MODES, (), PLAIN, EIGHT_BITS, masks=_CUSTOM_PREFILL, paged=False),
+        capability_of(_PREFILL_MODES, (), *_FA2_BUCKETS, masks=_CUSTOM_PREFILL, paged=False),
         fa2_noise,
         rules.FA2_RAGGED_PREFILL,
         lives.of_fa2,

@@ -1,5 +1,6 @@
 """`attnfuzz build`: what is compiled, for what, and what is printed of it."""
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -8,8 +9,10 @@ from pathlib import Path
 import fake_nvml
 import pytest
 from command_line import Attnfuzz
+from refusals import refused
 
 from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.cli.flashinfer import build as command
 from attnfuzz.kernels.building.library_cache import cache_folder
 from attnfuzz.kernels.cuda import nvcc, toolkit
 from attnfuzz.kernels.gpu import build_record, module_archive, modules
@@ -49,8 +52,10 @@ def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Compiled:
         asked.archs.add(archs)
         asked.parallel = parallel
         base = build_record.workspace_base()
-        first, second, *others = wanted
-        yield BuildLine(name=second.name, built=Built(reason="mha.cu:12: static assertion failed", base=base))
+        first, *others = wanted
+        if others:
+            second, *others = others
+            yield BuildLine(name=second.name, built=Built(reason="mha.cu:12: static assertion failed", base=base))
         yield BuildLine(name=first.name, built=Built(library=str(library), seconds=41.0, base=base))
         for each in others:
             yield BuildLine(name=each.name, built=Built(library=str(library), base=base))
@@ -95,6 +100,49 @@ def test_a_quick_set_takes_minutes_and_covers_most_pairs(attnfuzz: Attnfuzz, com
     assert modules == len(compiled.modules) < every
     assert pairs / 2 < covered < pairs
     assert "FA2 prefill bfloat16, head dim 64" in compiled.modules
+
+
+def test_minutes_on_these_cores_bound_the_choice_and_the_pairs_left_out_are_named(
+    attnfuzz: Attnfuzz, compiled: Compiled
+) -> None:
+    ran = attnfuzz("build", "--backend", "fa3_paged", "--minutes", "1", "--jobs", "16", "--json", "answer.json")
+    assert ran.code == 0
+    assert compiled.modules == ["FA3 prefill bfloat16, head dim 64"]
+    assert "1 module of 2, for " in ran.err
+    assert "Left out: " in ran.err
+    left = json.loads(Path("answer.json").read_text())["left"]
+    assert ["queries bfloat16", "window True"] in left
+    compiled.modules.clear()
+    ran = attnfuzz("build", "--backend", "fa3_paged", "--minutes", "3", "--jobs", "16")
+    assert compiled.modules == names_of("fa3_paged")
+    assert "Left out" not in ran.err
+
+
+def test_modules_that_include_a_changed_file_are_compiled_again(
+    attnfuzz: Attnfuzz, compiled: Compiled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(build_record.WORKSPACE_BASE, str(tmp_path))
+    library = tmp_path / "there.so"
+    library.write_bytes(bytes(MIB))
+    ready = Built(library=str(library), base=str(tmp_path))
+    build_record.add("9.0", dict.fromkeys(names_of("fa3_paged"), ready))
+    window = [name for name in names_of("fa3_paged") if "window" in name]
+
+    def touching(modules: Sequence[Module], files: Sequence[Path], archs: str) -> tuple[Module, ...]:
+        assert files == (Path("mainloop.cuh"),)
+        assert archs == "9.0"
+        return tuple(module for module in modules if module.name in window)
+
+    monkeypatch.setattr(command, "modules_including", touching)
+    archive = str(tmp_path / "modules.tar")
+    ran = attnfuzz("build", "--backend", "fa3_paged", "--for", "mainloop.cuh", "--archive", archive)
+    assert ran.code == 0
+    assert compiled.modules == window
+
+
+def test_a_time_and_the_quick_set_are_one_choice(attnfuzz: Attnfuzz) -> None:
+    refused(attnfuzz("build", "--quick", "--minutes", "2"), "--minutes")
+    refused(attnfuzz("build", "--minutes", "0"), "--minutes")
 
 
 def test_named_backends_are_compiled_and_no_others(attnfuzz: Attnfuzz, compiled: Compiled) -> None:

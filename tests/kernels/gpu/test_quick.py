@@ -74,6 +74,37 @@ def test_a_budget_is_kept_and_spent_on_the_largest_coverage() -> None:
     assert quick_set([FA3_PAGED], budget=dearest - 1).modules == ()
 
 
+def test_pairs_that_are_left_out_are_named() -> None:
+    every = quick_set([FA3_PAGED], budget=1e9)
+    assert every.left == ()
+    chosen = quick_set([FA3_PAGED], budget=max(map(cost, FA3_PAGED.modules())))
+    assert len(chosen.left) == chosen.pairs - chosen.covered
+    assert ("queries bfloat16", "window True") in chosen.left
+
+
+def test_recorded_times_replace_estimates() -> None:
+    (first, *_) = modules = FA3_PAGED.modules()
+    cheap = {module.name: Built(library="a", core_seconds=1.0, base="") for module in modules}
+    assert cost(first, cheap) == 1.0
+    assert quick_set([FA3_PAGED], budget=len(modules), known=cheap).left == ()
+    assert quick_set([FA3_PAGED], budget=len(modules)).modules == ()
+
+
+def test_only_modules_that_touch_a_file_are_chosen_with_those_that_they_are_used_with() -> None:
+    (window,) = (each for each in FA3_PAGED.modules() if "window" in each.name)
+    chosen = quick_set([FA2_PAGED, FA3_PAGED], budget=1e9, touching=[window])
+    assert chosen.modules == (window,)
+    assert chosen.left == ()
+    packing = next(each for each in FA2_PAGED.modules() if each.name == "packing of bits")
+    assert set(quick_set([FA2_PAGED, FA3_PAGED], budget=1e9, touching=[packing]).modules) == set(FA2_PAGED.modules())
+
+
+@pytest.mark.parametrize("name", ["fa2_paged", "fa2_ragged", "batch_decode", "fa3_paged", "single_decode"])
+def test_windows_over_16_bits_are_among_the_geometries(name: str) -> None:
+    features = [each.features for backend in GPU_BACKENDS if backend.name == name for each in variants(backend)]
+    assert any({"KV bfloat16", "queries bfloat16", "window True"} <= each for each in features)
+
+
 def test_modules_of_one_backend_cover_the_pairs_of_others_with_the_same() -> None:
     other = GpuBackend(**{**{f: getattr(FA2_PAGED, f) for f in FA2_PAGED.__dataclass_fields__}, "name": "other"})
     alone, both = (quick_set(backends, budget=1e9) for backends in ([FA2_PAGED], [FA2_PAGED, other]))
