@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.harness.families.state_judge import judge_state
+from attnfuzz.harness.calls.trace import FileTracer
+from attnfuzz.harness.families.state_judge import compared_state, judge_state
 from attnfuzz.harness.family import Edit, Family
 from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.judge.parts import checked
@@ -51,11 +52,14 @@ class RecurrentFamily(Family[StateCase]):
     def judge(self, case: Any, result: StateResult, terms: JudgingTerms) -> Judgement:
         return judge_state(result, terms)
 
+    def record(self, case: Any, result: StateResult, tracer: FileTracer) -> None:
+        tracer.compared(compared_state(result))
+
     def edits(self, capability: Any) -> tuple[Edit[StateCase], ...]:
         return EDITS
 
     def plain(self, case: StateCase) -> Iterator[StateCase]:
-        return iter([next(plain_fields(case))])
+        return (plainer for plainer in [next(plain_fields(case))] if plainer != case)
 
     def other_values(self, case: StateCase) -> Iterator[StateCase]:
         return (replace(case, values=values) for values in StateValues if values is not case.values)

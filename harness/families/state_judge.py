@@ -11,7 +11,8 @@ from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.judge.terms import JudgingTerms
 from attnfuzz.harness.memory.poison import unwritten
 from attnfuzz.harness.verdict.failures import Kind, Observation, RowAddress
-from attnfuzz.harness.verdict.tiers import Tier
+from attnfuzz.harness.verdict.tiers import ALPHA, Tier
+from attnfuzz.kernels.interface.compared import ComparedResult, ComparedTensor
 from attnfuzz.kernels.recurrent.result import StateResult, TouchedRow
 from attnfuzz.reference.noise import ROUNDOFF, SMALLEST_STEP
 from attnfuzz.reference.recurrent.case import StateMode, StateOp
@@ -25,7 +26,8 @@ _INDEPENDENT = 2
 class _Judged:
     """Right numbers with the mean squares of their errors' bounds, and what a kernel has in their place.
 
-    All are [rows, elements]; `head_of` has the token, and the head, of each row.
+    All are [rows, elements]: of a state `slot` the elements of the key of each head, after `token`; of outputs the
+    `heads` of each token.
     """
 
     row: TouchedRow
@@ -35,6 +37,7 @@ class _Judged:
     error: torch.Tensor
     token: int
     heads: int
+    slot: int = -1
 
 
 def judge_state(result: StateResult, terms: JudgingTerms) -> Judgement:
@@ -71,15 +74,20 @@ def _recurrent_parts(result: StateResult) -> list[_Judged]:
             last = token if keeps_all else len(terms.value) - 1
             at = token if keeps_all else 0
             numbers = (result.after[slot], answer.states[at], answer.state_errors[at])
-            parts.append(_judged(row, "state", numbers, last, result.case.shape.key_dim))
+            parts.append(_judged(row, "state", numbers, last, result.case.shape.key_dim, slot))
     return parts
 
 
 def _judged(
-    row: TouchedRow, place: str, numbers: tuple[torch.Tensor, torch.Tensor, torch.Tensor], token: int, heads: int
+    row: TouchedRow,
+    place: str,
+    numbers: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    token: int,
+    heads: int,
+    slot: int = -1,
 ) -> _Judged:
     seen, right, error = (each.flatten(0, 1) for each in numbers)
-    return _Judged(row, place, seen, right, error, token, heads)
+    return _Judged(row, place, seen, right, error, token, heads, slot)
 
 
 def _conv_parts(result: StateResult) -> list[_Judged]:
@@ -101,7 +109,7 @@ def _of_part(
     """Yield the failures of a part, the most exact one first."""
     if not part.right.numel():
         return
-    seen, dtype = part.seen.double(), part.seen.dtype
+    seen = part.seen.double()
     bad = ~torch.isfinite(seen)
     if bad.any():
         if Tier.T0 in terms.tiers:
@@ -112,12 +120,9 @@ def _of_part(
             kind = Kind.UNWRITTEN if never else Kind.NOT_FINITE
             yield _report(part, result, terms, kind, Tier.T0, at, f"{text}; {_count(bad)}")
         return
-    size = part.right.abs()
-    rounding = ROUNDOFF[dtype] * size + SMALLEST_STEP[dtype]
+    rounding, bound = _bounds(part, rows, terms.alpha)
     off = (seen - part.right).abs()
-    elements = sum(part.right.shape) * max(rows, 1)
-    tail = sqrt(2 * log(2 * elements / terms.alpha))
-    ratio = off / (tail * part.error.sqrt() + rounding)
+    ratio = off / bound
     mean = UNIFORM * part.error + UNIFORM * rounding.square()
     spread = (off.square() / mean.clamp(min=1e-300)).mean(-1) / _row_limit(rows, terms.alpha)
     for tier, margin in ((Tier.T1, ratio.amax(-1)), (Tier.T2, spread.sqrt())):
@@ -134,6 +139,38 @@ def _of_part(
             return
 
 
+def _bounds(part: _Judged, rows: int, alpha: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the bounds on the last rounding of each element, and on its error (T1)."""
+    dtype = part.seen.dtype
+    rounding = ROUNDOFF[dtype] * part.right.abs() + SMALLEST_STEP[dtype]
+    tail = sqrt(2 * log(2 * sum(part.right.shape) * max(rows, 1) / alpha))
+    return rounding, tail * part.error.sqrt() + rounding
+
+
+def compared_state(result: StateResult) -> ComparedResult:
+    """Return a step's outputs and pool beside the right ones, with a bound for each element."""
+    parts = _conv_parts(result) if result.case.op is StateOp.CONV else _recurrent_parts(result)
+    rows = sum(part.right.shape[0] for part in parts)
+    out, out_bound = result.out.clone(), torch.full(result.out.shape, torch.inf)
+    pool, pool_bound = result.before.clone(), torch.zeros(result.before.shape)
+    for part in parts:
+        _, bound = _bounds(part, rows, ALPHA)
+        right, most = (out, out_bound) if part.place == "out" else (pool, pool_bound)
+        at = part.row.tokens if part.place == "out" else part.slot
+        right[at] = part.right.view(right[at].shape).to(right.dtype)
+        most[at] = bound.view(most[at].shape).float()
+    for row in result.rows if result.case.op is StateOp.CONV else ():
+        for slot in row.written:
+            inputs = _conv_state(result, row)
+            pool[slot, :, : inputs.shape[1]] = inputs
+            pool_bound[slot, :, inputs.shape[1] :] = torch.inf
+    for slot in result.free:
+        pool_bound[slot] = torch.inf
+    return ComparedResult(
+        (ComparedTensor("out", result.out, out, out_bound), ComparedTensor("state", result.after, pool, pool_bound))
+    )
+
+
 def _row_limit(rows: int, alpha: float) -> float:
     """Return the bound on a row's mean square error over its expectation: the tail of chi-squared."""
     x = log(max(rows, 1) / alpha)
@@ -143,8 +180,7 @@ def _row_limit(rows: int, alpha: float) -> float:
 def _kind(part: _Judged, result: StateResult, at: int) -> Kind:
     if part.place == "out":
         return Kind.OUTPUT_MISMATCH
-    slots = part.row.written
-    slot = slots[part.token] if len(slots) > 1 else slots[0]
+    slot = part.slot
     same = bool((result.after[slot].flatten(0, 1)[at] == result.before[slot].flatten(0, 1)[at]).all())
     return Kind.UNWRITTEN if same else Kind.WRITE_MISMATCH
 

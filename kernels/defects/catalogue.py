@@ -12,6 +12,7 @@ from attnfuzz.kernels.defects import (
     lives,
     memory,
     planners,
+    recurrent,
     rope,
     slots,
     steps,
@@ -32,6 +33,7 @@ DEFECTS: tuple[Defect, ...] = (
     *slots.DEFECTS,
     *rope.DEFECTS,
     *steps.DEFECTS,
+    *recurrent.DEFECTS,
 )
 
 

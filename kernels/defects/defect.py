@@ -27,6 +27,7 @@ class Layer(StrEnum):
     PLANNER = "planner"
     GRAPH = "graph"
     WRITE = "write"
+    STATE = "state"
 
 
 class BugClass(StrEnum):
@@ -56,6 +57,11 @@ class BugClass(StrEnum):
     STRAY_WRITES = "stray-writes"
     ROPE = "rope"
     KEPT_BY_AN_OBJECT = "kept-by-an-object"
+    STATE_SLOTS = "state-slots"
+    STATE_DRAFTS = "state-drafts"
+    STATE_CHUNKS = "state-chunks"
+    STATE_GATES = "state-gates"
+    CONVOLUTION = "convolution"
 
 
 @dataclass(frozen=True)

@@ -645,6 +645,7 @@ GATED_DELTA = _backend(
         square=True,
         most_drafts=4,
         padded_prefills=True,
+        reserves_dummy=True,
         normed=(True,),
     ),
     _VECTOR,
@@ -658,7 +659,13 @@ GATED_DELTA = _backend(
     },
 )
 
-_CONV: dict[str, Any] = {"biased": _EITHER, "activated": _EITHER, "most_drafts": 4, "padded_prefills": True}
+_CONV: dict[str, Any] = {
+    "biased": _EITHER,
+    "activated": _EITHER,
+    "most_drafts": 4,
+    "padded_prefills": True,
+    "reserves_dummy": True,
+}
 
 GDN_CONV = _backend(
     "vllm_cpu:gdn_conv",
@@ -714,6 +721,7 @@ MAMBA = _backend(
         most_drafts=4,
         padded_rows=(PaddedRow.DUMMY,),
         padded_prefills=True,
+        reserves_dummy=True,
         swapped=True,
     ),
     _VECTOR,
@@ -727,6 +735,7 @@ MAMBA_1 = _backend(
         dtypes=(DType.FLOAT32, DType.BFLOAT16),
         state_dtypes=(DType.FLOAT32, DType.BFLOAT16),
         padded_rows=(PaddedRow.DUMMY,),
+        reserves_dummy=True,
         gated=_EITHER,
         swapped=True,
     ),

@@ -233,7 +233,6 @@ namespace attnfuzz {
   DO(state_beta_of_the_first_head)              \
   DO(state_beta_of_the_value_alone)             \
   DO(state_between_chunks_in_bf16)              \
-  DO(state_chunks_of_the_batch)                 \
   DO(state_decay_in_bf16)                       \
   DO(state_decay_of_the_first_channel)          \
   DO(state_decay_skipped_at_chunks)             \

@@ -244,7 +244,7 @@ void recur_row(const Factors& factors, const Batch& batch, const States& states,
       state.clear();
     }
     for (int64_t token = begin; token < end; ++token) {
-      const int64_t place = (token - (planted(Defect::state_chunks_of_the_batch) ? 0 : begin)) % kChunk;
+      const int64_t place = (token - begin) % kChunk;
       state.tail_ = end - begin > kChunk && token - begin >= (end - begin) / kChunk * kChunk;
       state.step(token, place, end - token - 1, out);
       if (planted(Defect::state_dropped_at_chunks_of_the_batch) && place == kChunk - 1 && token % kChunk == kChunk - 1 &&

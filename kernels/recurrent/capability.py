@@ -18,8 +18,9 @@ class StateCapability:
 
     A server that verifies has 1 to `most_drafts` drafts; `least_accepted` is 0 if none of a verify's tokens need be
     accepted, and tokens of its requests differ in number if `ragged`. `padded_rows` are the forms of padding in a
-    decode or a verify, and `padded_prefills` whether a prefill has padding tokens. `replays`: decodes and verifies can
-    be captured. `moves`: a step may write states to other slots.
+    decode or a verify, and `padded_prefills` whether a prefill has padding tokens. If it `reserves_dummy`, no request
+    has slot 0 in any case. `replays`: decodes and verifies can be captured. `moves`: a step may write states to other
+    slots.
 
     A pool is `swapped` if it stores [value_heads, value_dim, key_dim] in a slot, which a function then gets, or the
     inputs of a convolution one after another with all channels, of which it gets a transposed view.
@@ -43,6 +44,7 @@ class StateCapability:
     ragged: bool = True
     padded_rows: tuple[PaddedRow, ...] = ()
     padded_prefills: bool = False
+    reserves_dummy: bool = False
     replays: bool = False
     moves: bool = False
     strided: bool = True

@@ -112,7 +112,8 @@ class StateSession:
     def _placed_lanes(self) -> list[_Lane]:
         case = self._case
         count, each = case.lanes, case.slots_of_a_lane
-        first = 0 if case.padded_row is PaddedRow.NEGATIVE else 1
+        reserved = self._backend.capability.reserves_dummy or case.padded_row is not PaddedRow.NEGATIVE
+        first = int(reserved)
         total = count * each * (2 if case.move else 1) + _SPARE
         slots = list(range(first, first + total))
         if case.scattered:

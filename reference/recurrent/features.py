@@ -204,7 +204,7 @@ STATE_TABLE = FeatureTable(
         Axis("begin", ("new", "handed on", "continued"), _past, total=False),
         "steps",
         removable("continued state", only("continued"), _all_new),
-        removable("new requests", only("new", "handed on"), _all_continued),
+        removable("new requests", only("new", "handed on"), _all_continued, usual=True),
     ),
     of_case(
         flag("mixed", _mixed),
@@ -252,9 +252,7 @@ STATE_TABLE = FeatureTable(
         of_case(
             single("stale", tuple(Stale), lambda case: case.stale.value),
             "stale",
-            removable(
-                "nan in stale slots", only("nan"), _set(stale=Stale.NUMBERS), memory="slots that must not be read"
-            ),
+            removable("nan in stale slots", only("nan"), _set(stale=Stale.NUMBERS)),
         ),
     ),
     *grouped(
