@@ -27,7 +27,7 @@ _PROMPTS = (1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 62, 63, 64, 65, 66, 100, 127,
 _KEY_DIMS = (8, 16, 32, 64, 24, 40)
 _VALUE_DIMS = (8, 16, 32, 64, 12, 33)
 _HEADS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (3, 2), (4, 1), (2, 3))
-_CHANNELS = (1, 2, 3, 4, 5, 8)
+_CHANNELS = (1, 2, 3, 5, 8, 12, 17, 40)
 _STATE_BUDGET = 1 << 16
 """Elements of a state times tokens of a prompt, relative to which prompts get shorter."""
 

@@ -6,7 +6,7 @@ functions of model_executor/layers/mamba/ops/cpu/, whose imports are answered by
 
 import builtins
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import distribution
 from types import SimpleNamespace
@@ -25,6 +25,9 @@ from attnfuzz.reference.recurrent.noise import StateNoise
 _OPS = "model_executor/layers/mamba/ops/cpu"
 NULL_BLOCK = 0
 """The slot of padding (v1/attention/backends/utils.py, NULL_BLOCK_ID)."""
+
+_SSD_CHUNK = 256
+"""The tokens of a chunk of Mamba-2 models."""
 
 _PASSED = {"causal_conv1d_fwd_cpu": {"pad_slot_id": -1}, "causal_conv1d_update_cpu": {"pad_slot_id": -1}}
 """The arguments that functions of _custom_ops.py add, at lines 3671 and 3696."""
@@ -443,7 +446,7 @@ def ssm_prefill(
         A,
         B[:tokens],
         C[:tokens],
-        chunk_size=256,
+        chunk_size=_SSD_CHUNK,
         D=D,
         z=None,
         dt_bias=dt_bias,
@@ -456,6 +459,56 @@ def ssm_prefill(
         state_dtype=state.dtype,
     )
     state[slots] = states
+    out[:tokens] = result
+
+
+def ssm_prefill_with_checkpoints(
+    *,
+    x: torch.Tensor,
+    dt: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor,
+    dt_bias: torch.Tensor,
+    state: torch.Tensor,
+    slots: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    has_initial_state: torch.Tensor,
+    out: torch.Tensor,
+) -> None:
+    """Scan prompts as MambaMixer2 does if a prefix cache keeps a state within each prompt (mamba_mixer2.py:850).
+
+    A chunk ends where the state is kept, so that a prompt of several tokens has at least two.
+    """
+    tokens = int(cu_seqlens[-1])
+    if not tokens:
+        return
+    initial_states = None
+    if has_initial_state.any():
+        initial_states = torch.where(has_initial_state[:, None, None, None], state[slots], 0)
+    result = torch.empty(tokens, *x.shape[1:], dtype=x.dtype)
+    scan = _module("mamba_ssm")._mamba_chunk_scan_combined_fwd_cpu  # noqa: SLF001 - the code under test
+    states = scan(
+        x[:tokens],
+        dt[:tokens],
+        A,
+        B[:tokens],
+        C[:tokens],
+        chunk_size=_SSD_CHUNK,
+        D=D,
+        z=None,
+        dt_bias=dt_bias,
+        cu_seqlens=cu_seqlens,
+        initial_states=initial_states,
+        return_intermediate_states=True,
+        dt_softplus=True,
+        dt_limit=(0.0, float("inf")),
+        out=result,
+        state_dtype=state.dtype,
+    )
+    chunks = [-(-length // _SSD_CHUNK) + (length > 1) for length in cu_seqlens.diff().tolist()]
+    state[slots] = states[torch.tensor(chunks).cumsum(0) - 1]
     out[:tokens] = result
 
 
@@ -587,6 +640,39 @@ def channels_decode(
         out.squeeze(-1),
         None,
         None,
+    )
+
+
+def channels_update(
+    *,
+    x: torch.Tensor,
+    dt: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor,
+    z: torch.Tensor | None,
+    dt_bias: torch.Tensor,
+    state: torch.Tensor,
+    slots: torch.Tensor,
+    target_slots: torch.Tensor,
+    out: torch.Tensor,
+) -> None:
+    """Update states of the first Mamba by selective_state_update of ops/cpu/mamba_ssm.py, which takes its shapes."""
+    _module("mamba_ssm").selective_state_update(
+        state.squeeze(2),
+        x.squeeze(-1),
+        dt,
+        A,
+        B.squeeze(1),
+        C.squeeze(1),
+        D,
+        None if z is None else z.squeeze(-1),
+        dt_bias,
+        dt_softplus=True,
+        state_batch_indices=slots,
+        dst_state_batch_indices=target_slots,
+        out=out.squeeze(-1),
     )
 
 
@@ -742,4 +828,23 @@ MAMBA_1 = _backend(
     _VECTOR,
 )
 
-VLLM_CPU_STATES = (GATED_DELTA, GDN_CONV, GDN_CONV_DRAFTS, GDN_CONV_AMX, MAMBA_CONV, MAMBA, MAMBA_1)
+MAMBA_CHECKPOINTS = replace(
+    MAMBA,
+    label="vllm_cpu:mamba_checkpoints",
+    variant_of=MAMBA.label,
+    functions={StateMode.PREFILL: ssm_prefill_with_checkpoints},
+    capability=replace(MAMBA.capability, modes=(StateMode.PREFILL,), most_drafts=0, empty_rows=False),
+)
+MAMBA_1_UPDATE = replace(MAMBA_1, label="vllm_cpu:mamba_1_update", functions={StateMode.DECODE: channels_update})
+
+VLLM_CPU_STATES = (
+    GATED_DELTA,
+    GDN_CONV,
+    GDN_CONV_DRAFTS,
+    GDN_CONV_AMX,
+    MAMBA_CONV,
+    MAMBA,
+    MAMBA_CHECKPOINTS,
+    MAMBA_1,
+    MAMBA_1_UPDATE,
+)

@@ -247,8 +247,7 @@ void recur_row(const Factors& factors, const Batch& batch, const States& states,
       const int64_t place = (token - begin) % kChunk;
       state.tail_ = end - begin > kChunk && token - begin >= (end - begin) / kChunk * kChunk;
       state.step(token, place, end - token - 1, out);
-      if (planted(Defect::state_dropped_at_chunks_of_the_batch) && place == kChunk - 1 && token % kChunk == kChunk - 1 &&
-          begin % kChunk) {
+      if (planted(Defect::state_dropped_at_chunks_of_the_batch) && token % kChunk == kChunk - 1 && begin % kChunk) {
         state.clear();
       }
       if (!batch.verify) continue;

@@ -40,7 +40,7 @@ from attnfuzz.kernels.interface.backend import Bench, Op
 from attnfuzz.kernels.recurrent.capability import StateCapability
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.noise import ROUNDOFF
+from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 from attnfuzz.reference.recurrent.case import StateCase, StateMode
 from attnfuzz.reference.recurrent.noise import StateNoise
 
@@ -95,6 +95,11 @@ class StateBackend:
     def ops(self) -> Mapping[str, Op]:
         """The functions by name."""
         return {op.name: op for op in self.by_mode.values()}
+
+    def noise(self, dtype: DType) -> NoiseModel:
+        """Return the model of attention, which nothing asks for."""
+        del dtype
+        return NoiseModel.unknown_kernel()
 
     def noise_of(self, mode: StateMode, state_dtype: DType) -> StateNoise:
         """Return the errors of a correct step of this mode. A verify may take each state from the slot of the last."""
