@@ -53,13 +53,15 @@ def check(**given: Any) -> Exit:
 )
 @options.answer_options("only whether it fails", "the case, if it passes")
 def replay(**given: Any) -> Exit:
-    """Run a case again in a worker process.
+    """Run a case again in a worker process, or under compute-sanitizer.
 
     A flaky finding is repeated under the conditions that it was filed with (such as after other cases, or under load),
     until it fails, or until it would have failed with a probability of 99%.
 
     Exits with 0 if every run passes, 1 if one fails, 2 if the case could not be run.
     """
+    if given["tool"] is not None and given["repeat"] is not None:
+        raise click.UsageError("--sanitizer runs the case once: leave --repeat out")
     tell(STARTING)
     from attnfuzz.harness.cli import cases
 

@@ -36,6 +36,17 @@ def test_two_budgets_are_one_too_many(attnfuzz: Attnfuzz) -> None:
     refused(attnfuzz("fuzz", "--examples", "3", "--time", "3s"), "give one of them")
 
 
+@pytest.mark.parametrize("option", ["--time=1m", "--examples=3", "--jobs=2", "--until-finding"])
+def test_a_sanitized_campaign_has_no_other_budget(attnfuzz: Attnfuzz, option: str) -> None:
+    ran = attnfuzz("fuzz", "--sanitize", "1m", option)
+    refused(ran, f"--sanitize chooses the cases itself: leave {option.partition('=')[0]} out")
+
+
+def test_a_run_under_a_sanitizer_is_not_repeated(attnfuzz: Attnfuzz) -> None:
+    Path("case.json").write_text("{}")
+    refused(attnfuzz("replay", "case.json", "--sanitizer", "memcheck", "--repeat", "3"), "leave --repeat out")
+
+
 def test_a_duration_says_how_it_is_written(attnfuzz: Attnfuzz) -> None:
     refused(attnfuzz("fuzz", "--time", "soon"), "90s, 10m or 1h30m")
 

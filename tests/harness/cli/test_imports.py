@@ -8,13 +8,14 @@ import click
 import pytest
 from command_line import Attnfuzz
 
-from attnfuzz.harness.cli.commands.cases import REPEATS, TARGETS
+from attnfuzz.harness.cli.commands.cases import REPEATS, SANITIZERS, TARGETS
 from attnfuzz.harness.cli.flashinfer.commands import CONTENTS
 from attnfuzz.harness.cli.main import cli
 from attnfuzz.harness.cli.selftests.commands import TIERS
 from attnfuzz.harness.dumps.contents import Contents
 from attnfuzz.harness.export import Target
 from attnfuzz.harness.triage import repeats
+from attnfuzz.harness.verdict.sanitizer_tool import SanitizerTool
 from attnfuzz.harness.verdict.tiers import Tier
 
 HEAVY = ("torch", "hypothesis", "numpy", "jinja2", "safetensors", "tvm_ffi", "flashinfer", "attnfuzz.reference.case")
@@ -74,4 +75,5 @@ def test_choices_that_are_repeated_for_the_command_line_are_those_of_the_harness
     assert tuple(Tier) == TIERS
     assert tuple(Contents) == CONTENTS
     assert tuple(Target) == TARGETS
+    assert tuple(SanitizerTool) == SANITIZERS
     assert repeats.REPEATS == REPEATS

@@ -11,7 +11,7 @@ import torch
 
 from attnfuzz.harness.inside.execute import Execution, backend_of
 from attnfuzz.harness.memory.cuda.arena import CudaArena
-from attnfuzz.harness.memory.cuda.memory import CudaMemory
+from attnfuzz.harness.memory.cuda.memory import CudaMemory, UnwrittenCudaMemory
 from attnfuzz.harness.memory.cuda.staging import CHUNK, Chunks, StagedWrites, chunks_of
 from attnfuzz.harness.search.examples import drawn_cases, run_examples
 from attnfuzz.harness.verdict.failures import Verdict
@@ -66,6 +66,18 @@ def test_the_tensors_of_a_block_are_written_by_one_launch(memory: CudaMemory, la
     assert out.isnan().all()
     assert poison.isnan().all()
     assert memory.damage().result() == []
+
+
+def test_poison_and_outputs_stay_unwritten_for_a_tool_that_finds_reads_of_them(launches: list[int]) -> None:
+    memory = UnwrittenCudaMemory(Outputs.POISONED, torch.device("cpu"))
+    out = memory.tensor("out", (4,), torch.float32, fill=Fill.OUTPUT)
+    memory.tensor("pool", (4,), torch.float32)
+    memory.renew(out)
+    assert launches == []
+    assert memory.tensor("w", (5,), torch.int32, fill=Fill.ZEROS).tolist() == [0] * 5
+    assert torch.equal(memory.copy("q", numbers(3, 4)), numbers(3, 4))
+    memory.overwrite(out, numbers(4))
+    assert torch.equal(out, numbers(4))
 
 
 def test_without_a_block_each_is_written_at_once(memory: CudaMemory, launches: list[int]) -> None:
