@@ -11,22 +11,25 @@ from attnfuzz.kernels.interface.toolchain import lacks_modules
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.user_error import UserError
+from attnfuzz.strategies.plain_cases import plain_cases
 
 
 def one_of_each(device: Device) -> dict[str, str]:
-    """Return the first backend of each package that runs here, "" for this project's own kernels.
+    """Return the backend of each package that runs here and has the most plain cases; "" for this project's own kernels.
 
     Of those that need compiled modules, only backends that have one, if the environment asks for it.
     """
-    found: dict[str, str] = {}
+    most: dict[str, tuple[int, str]] = {}
     here = [each for each in builtin().values() if each.capability.device is device and each.missing() is None]
     for backend in here:
         can: object = backend.capability
         # Writers of the KV cache have no plain cases.
         attends = isinstance(can, Capability) and not can.writes
         if attends and backend.name == fixed(backend.name) and not lacks_modules(backend):
-            found.setdefault(package_of(backend), backend.name)
-    return found
+            cases = len(plain_cases(backend.capability, backend.name))
+            if cases > most.get(package_of(backend), (-1, ""))[0]:
+                most[package_of(backend)] = cases, backend.name
+    return {package: name for package, (_, name) in most.items()}
 
 
 def libraries(device: Device, runner: Runner) -> Iterator[Measurement]:
