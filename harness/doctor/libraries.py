@@ -15,7 +15,7 @@ from attnfuzz.strategies.plain_cases import plain_cases
 
 
 def one_of_each(device: Device) -> dict[str, str]:
-    """Return the backend of each package that runs here and has the most plain cases; "" for this project's own kernels.
+    """Return the backend with the most plain cases of each package, "" for this project's own kernels.
 
     Of those that need compiled modules, only backends that have one, if the environment asks for it.
     """
