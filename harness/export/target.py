@@ -26,7 +26,7 @@ from attnfuzz.kernels.arguments import lives
 from attnfuzz.kernels.cache_writes import interfaces
 from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.kernels.interface.guests import shipped
-from attnfuzz.kernels.native import build, ops, transform_ops, unsupported, write_ops
+from attnfuzz.kernels.native import build, ops, recurrent_ops, sparse_ops, transform_ops, unsupported, write_ops
 from attnfuzz.kernels.native.fault_recorder import FAULT_RECORD
 from attnfuzz.kernels.native.planted import Planted
 from attnfuzz.kernels.planning import fixup, gather, workspace
@@ -34,7 +34,16 @@ from attnfuzz.reference.calls import REPLAY, Argument, Call, CallCase, View
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 
-_MODULES: tuple[ModuleType, ...] = (unsupported, ops, write_ops, transform_ops, interfaces, gather)
+_MODULES: tuple[ModuleType, ...] = (
+    unsupported,
+    ops,
+    write_ops,
+    transform_ops,
+    sparse_ops,
+    recurrent_ops,
+    interfaces,
+    gather,
+)
 """The core's modules whose functions a script can include."""
 
 WORKSPACE_BYTES = 128 << 20

@@ -18,6 +18,8 @@ from attnfuzz.reference.noise import ROUNDOFF, SMALLEST_STEP
 from attnfuzz.reference.recurrent.case import StateMode, StateOp
 from attnfuzz.reference.recurrent.recurrence import UNIFORM, convolve, recur
 
+_FP32 = 2.0**-23
+
 _INDEPENDENT = 2
 """Effective number of independent errors in a row: all of its elements share the roundings of queries and keys."""
 
@@ -158,7 +160,9 @@ def compared_state(result: StateResult) -> ComparedResult:
         right, most = (out, out_bound) if part.place == "out" else (pool, pool_bound)
         at = part.row.tokens if part.place == "out" else part.slot
         right[at] = part.right.view(right[at].shape).to(right.dtype)
-        most[at] = bound.view(most[at].shape).float()
+        # The right numbers are rounded to the dtype of the kernel's, and the bounds to float32.
+        bound += (part.right.to(right.dtype).double() - part.right).abs()
+        most[at] = ((1 + _FP32) * bound).view(most[at].shape).float()
     for row in result.rows if result.case.op is StateOp.CONV else ():
         for slot in row.written:
             inputs = _conv_state(result, row)
