@@ -12,11 +12,12 @@ from measurement import count_option, json_option, seed_option, show
 
 from attnfuzz.harness.backends.registry import fixed, names, resolve
 from attnfuzz.harness.campaign.prepare import prepare
+from attnfuzz.harness.families.attention import AttentionFamily
 from attnfuzz.harness.family import family_with
 from attnfuzz.harness.sandbox.side_by_side import side_by_side
 from attnfuzz.harness.workers.nursery import named
 from attnfuzz.harness.workers.postmortem import Death
-from attnfuzz.harness.workers.supervisor import Workers
+from attnfuzz.harness.workers.supervisor import HandlerError, Workers
 from attnfuzz.kernels.interface.toolchain import lacks_modules
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
@@ -64,7 +65,10 @@ def main(
     def run(workers: Workers, request: SensitivityRequest) -> Sensitivity:
         if time.monotonic() > until:
             return Sensitivity(reason=_NO_TIME)
-        reply = workers.run(msgspec.msgpack.encode(request), timeout=_SECONDS_PER_BACKEND)
+        try:
+            reply = workers.run(msgspec.msgpack.encode(request), timeout=_SECONDS_PER_BACKEND)
+        except HandlerError as error:
+            return Sensitivity(reason=str(error).splitlines()[-1])
         if isinstance(reply, Death):
             return Sensitivity(reason=reply.cause)
         return msgspec.msgpack.decode(reply, type=Sensitivity)
@@ -92,13 +96,13 @@ def main(
 
 
 def _running_on(device: Device) -> list[str]:
-    """List the backends of a device that run here and have noise models, without revisions."""
+    """List the attention backends of a device that run here, without revisions."""
     running = [
         name
         for name in names()
         if name == fixed(name)
         and resolve(name).capability.device is device
-        and family_with(resolve(name).capability).noise_dtypes(resolve(name).capability)
+        and isinstance(family_with(resolve(name).capability), AttentionFamily)
         and resolve(name).missing() is None
     ]
     lacking = [name for name in running if lacks_modules(resolve(name))]

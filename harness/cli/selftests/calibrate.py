@@ -34,6 +34,7 @@ from attnfuzz.harness.family import family_with
 from attnfuzz.harness.ledger.entry import Entry
 from attnfuzz.harness.ledger.file import Ledger, default_ledger
 from attnfuzz.reference.calibration import file_name, save
+from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 
@@ -63,6 +64,8 @@ def calibrate(
         capability = resolve(name).capability
         if not family_with(capability).noise_dtypes(capability):
             raise BadInput(f"results of {name} are compared by their bits: there is nothing to calibrate")
+        if not isinstance(capability, Capability):
+            raise BadInput(f"{name} is no attention on a KV cache: only that can be calibrated")
     entries = Ledger.load(path).entries if (path := ledger or default_ledger()) is not None else ()
     names = compiled_backends(names, tell)
     prepare(names, tell)
