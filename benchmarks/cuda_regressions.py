@@ -353,7 +353,7 @@ def _print_tables(plants: Sequence[Plant], results: Results, refused: Sequence[s
     rows.append(
         ("all that are not equivalent", "", "", "", f"{len(times)} of {len(ran)}", after, cases, deaths, "", "")
     )
-    columns = ("plant", "area", "mistake", "file", "found", "after", "cases", "deaths", "causes", "first cause")
+    columns = ("plant", "area", "mistake", "file", "finding", "after", "cases", "deaths", "causes", "first cause")
     _show("Regressions planted in CUDA sources", columns, rows, results.machine)
     unchanged = [each for each in results.all if not each.plant]
     more = [
