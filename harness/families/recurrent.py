@@ -30,6 +30,7 @@ class RecurrentFamily(Family[StateCase]):
     """Recurrent state."""
 
     case_type, result_type = StateCase, StateResult
+    capability_type = StateCapability
     table = STATE_TABLE
     persists = True
     backends: tuple[Any, ...] = NATIVE_STATES

@@ -10,6 +10,7 @@ from packaging.version import Version
 from attnfuzz.kernels.cache_writes.writer_backend import CopyBackend, GatherBackend, RotationBackend, WriterBackend
 from attnfuzz.kernels.functions.function_backend import FunctionBackend
 from attnfuzz.kernels.interface.backend import Op
+from attnfuzz.kernels.recurrent.backend import StateBackend
 from attnfuzz.kernels.sparse.backend import SparseBackend
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.dtypes import DType
@@ -131,3 +132,17 @@ class LibraryCopy(LibraryWriter, CopyBackend):
 @dataclass(frozen=True, kw_only=True)
 class LibrarySparse(Installed, SparseBackend):
     """Ops of sparse attention of a library, such as "vllm_cpu:paged_mqa_logits"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryStates(Installed, StateBackend):
+    """Kernels of recurrent state of a library."""
+
+    @property
+    def name(self) -> str:
+        """The label."""
+        return self.label
+
+    def missing(self) -> str | None:
+        """Name the package that is missing or too old, or the reason of `why_not`."""
+        return Installed.missing(self)

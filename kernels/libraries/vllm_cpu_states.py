@@ -6,7 +6,7 @@ functions of model_executor/layers/mamba/ops/cpu/, whose imports are answered by
 
 import builtins
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import distribution
 from types import SimpleNamespace
@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.libraries.installed import Installed
+from attnfuzz.kernels.libraries.installed import LibraryStates
 from attnfuzz.kernels.libraries.vllm_cpu import ALONE, PACKAGE, PACKAGES, extension, why_not
-from attnfuzz.kernels.recurrent.backend import StateBackend
 from attnfuzz.kernels.recurrent.capability import StateCapability
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.recurrent.case import PaddedRow, StateMode, StateOp
@@ -674,20 +673,6 @@ def channels_update(
         dst_state_batch_indices=target_slots,
         out=out.squeeze(-1),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LibraryStates(Installed, StateBackend):
-    """Kernels of recurrent state of a library."""
-
-    @property
-    def name(self) -> str:
-        """The label."""
-        return self.label
-
-    def missing(self) -> str | None:
-        """Name the package that is missing or too old, or the reason of `why_not`."""
-        return Installed.missing(self)
 
 
 # exp_u20 (csrc/cpu/cpu_types_x86.hpp) has 20 bits. The delta rule of prompts is chunked, in bf16.

@@ -10,9 +10,7 @@ from attnfuzz.reference.features.row import Axis, but, flag, grouped, of_case, o
 from attnfuzz.reference.features.table import FeatureTable
 from attnfuzz.reference.recurrent.case import PaddedRow, Stale, StateCase, StateMode, StateOp, StateRow, StateValues
 from attnfuzz.reference.recurrent.edits import fewer_drafts, with_steps
-
-CHUNK = 64
-"""Tokens of a chunk in most chunked forms (FLA, vLLM, FlashInfer)."""
+from attnfuzz.reference.recurrent.recurrence import CHUNK
 
 _MANY = 3
 

@@ -17,6 +17,9 @@ import torch
 
 from attnfuzz.reference.recurrent.noise import StateNoise
 
+CHUNK = 64
+"""Tokens of a chunk in most chunked forms (FLA, vLLM, FlashInfer)."""
+
 UNIFORM = 0.18
 """Mean square relative error over u^2 of rounding to nearest, for a log-uniform mantissa: 1 / (8 ln 2)."""
 
@@ -59,6 +62,8 @@ def recur(terms: StateTerms, state: torch.Tensor, noise: StateNoise, *, all_stat
     # The relative error of a decay, squared.
     decay_error = ((noise.gate * terms.log_decay).square() + noise.decay_floor**2 + noise.exponential**2).unsqueeze(-1)
     state, error = state.to(torch.float64), torch.zeros(state.shape, dtype=torch.float64)
+    if noise.prefix and tokens:
+        decay_error = decay_error + (noise.prefix * _prefixes(terms.log_decay)).square().unsqueeze(-1)
     operands, sums = noise.operands**2, noise.accumulate**2 * key.shape[-1]
     kept = noise.state**2
     outs, errors, states, state_errors = [], [], [], []
@@ -95,6 +100,11 @@ def recur(terms: StateTerms, state: torch.Tensor, noise: StateNoise, *, all_stat
         return StateAnswer(value.clone(), value.clone(), (state,), (error,))
     out, out_error = _finished(torch.stack(outs), torch.stack(errors), terms, noise)
     return StateAnswer(out, out_error, tuple(states), tuple(state_errors))
+
+
+def _prefixes(log_decay: torch.Tensor) -> torch.Tensor:
+    """Return the sums of |log_decay| [T, H, K] from the beginning of each token's chunk."""
+    return torch.cat([each.abs().cumsum(0) for each in log_decay.split(CHUNK)])
 
 
 def _finished(
