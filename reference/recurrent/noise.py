@@ -18,8 +18,8 @@ class StateNoise(msgspec.Struct, frozen=True, kw_only=True):
     - `state` is the roundoff of the state between two tokens of a call.
     - `gate` is the relative error of the logarithm of a decay, `decay_floor` its absolute error, and `exponential` the
       relative error of its exponential.
-    - `prefix` is the roundoff of the sums of these logarithms from the beginning of a chunk of 64 tokens. A chunked form
-      takes the decay between two tokens as the exponential of a difference of two such sums.
+    - `prefix` is the roundoff of the sums of these logarithms from the beginning of a chunk of 64 tokens. Chunked forms
+      take the decay between two tokens as the exponential of a difference of two such sums.
     - `middle` is the roundoff of an output before an activation or a gate is applied.
     - `activation` is the relative error of silu, sigmoid and of a step after softplus.
     """
