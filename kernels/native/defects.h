@@ -22,6 +22,11 @@ namespace attnfuzz {
   DO(block_scales_of_keys_swizzled)             \
   DO(causal_limit_one_late)                     \
   DO(causal_mask_from_the_first_key)            \
+  DO(compress_before_the_request)               \
+  DO(compress_embedding_of_the_first)           \
+  DO(compress_first_part_alone)                 \
+  DO(compress_norm_weight_left_out)             \
+  DO(compress_rope_of_the_last)                 \
   DO(conv_bias_after_the_activation)            \
   DO(conv_bias_of_whole_vectors_alone)          \
   DO(conv_drafts_at_the_end)                    \

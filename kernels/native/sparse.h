@@ -76,6 +76,24 @@ struct SparseKeys {
 void sparse_attention(const Rows& query, const SparseKeys& first, const SparseKeys& second, float scale,
                       const float* sinks, const Rows& out, const Statistics& lse);
 
+// [rows, length] of int64.
+struct Windows {
+  const int64_t* data;
+  int64_t rows, length, stride;
+
+  int64_t at(int64_t row, int64_t index) const { return data[row * stride + index]; }
+};
+
+// Writes values and scores + embedding[position % rows] of each token behind each other into the row of states at its
+// slot. Negative slots are skipped.
+void save_states(const Scores& values, const Scores& scores, const Scores& embedding, Indices positions, Indices slots,
+                 const Scores& states);
+
+// Pools the rows of states at windows[t], those below 0 left out, for each token that ends a group of `ratio` and has a
+// slot; normalises, rotates by the first position of the group, and quantises with a power of two.
+void compress(const Scores& states, const Windows& windows, Indices positions, Indices slots, const float* weight,
+              float epsilon, const Scores& cos_sin, const IndexCache& cache, int64_t ratio);
+
 // Quantises key t and writes it to slot slots[t], with its largest magnitude / 448 as its scale, rounded up to a power
 // of two if `powers`. Negative slots are skipped.
 void write_index_keys(const Rows& keys, Indices slots, const IndexCache& cache, bool powers);

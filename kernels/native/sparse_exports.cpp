@@ -145,8 +145,54 @@ void export_write_index_keys(TensorView k, TensorView slots, TensorView kv_cache
   write_index_keys(keys, {data_of(slots), slots.stride(0), true}, cache, powers);
 }
 
+Indices wide_indices_of(const TensorView& tensor, const char* name, int64_t count) {
+  require_axes(tensor, name, 1);
+  REQUIRE(is(tensor, kDLInt, 64) && tensor.size(0) == count, name << " must be int64, one for each token");
+  return {data_of(tensor), tensor.stride(0), true};
+}
+
+// [blocks, rows, columns] with dense rows, as [blocks * rows, columns].
+Scores states_of(const TensorView& tensor) {
+  require_axes(tensor, "state_cache", 3);
+  require_last_axis_contiguous(tensor, "state_cache");
+  REQUIRE(is(tensor, kDLFloat, 32), "state_cache must be float32");
+  return {data_of(tensor), tensor.size(0) * tensor.size(1), tensor.size(2), tensor.size(2)};
+}
+
+void export_save_states(TensorView kv, TensorView score, TensorView ape, TensorView positions, TensorView state_cache,
+                        TensorView slots) {
+  const Scores values = scores_of(kv, "kv"), scores = scores_of(score, "score"), places = scores_of(ape, "ape");
+  const Scores states = states_of(state_cache);
+  REQUIRE(scores.rows == values.rows && scores.columns == values.columns && places.columns == values.columns,
+          "kv, score and ape must have the same width");
+  REQUIRE(states.columns == 2 * values.columns, "state_cache must have rows of kv and score");
+  save_states(values, scores, places, wide_indices_of(positions, "positions", values.rows),
+              wide_indices_of(slots, "slot_mapping", values.rows), states);
+}
+
+void export_compress(TensorView state_cache, TensorView gather_slots, TensorView positions, TensorView slots,
+                     TensorView weight, double epsilon, TensorView cos_sin, TensorView kv_cache, int64_t page_size,
+                     int64_t ratio) {
+  require_axes(gather_slots, "gather_slots", 2);
+  require_last_axis_contiguous(gather_slots, "gather_slots");
+  REQUIRE(is(gather_slots, kDLInt, 64), "gather_slots must be int64");
+  const Windows windows = {reinterpret_cast<const int64_t*>(data_of(gather_slots)), gather_slots.size(0),
+                           gather_slots.size(1), gather_slots.stride(0)};
+  const IndexCache cache = index_cache_of(kv_cache, page_size);
+  const Scores turns = scores_of(cos_sin, "cos_sin_cache");
+  require_axes(weight, "rms_norm_weight", 1);
+  require_last_axis_contiguous(weight, "rms_norm_weight");
+  REQUIRE(is(weight, kDLFloat, 32) && weight.size(0) == cache.dim, "rms_norm_weight must be float32, one for each dim");
+  REQUIRE(cache.dim % 4 == 0 && turns.columns == cache.dim / 2, "cos_sin_cache must have columns for half of the dims");
+  compress(states_of(state_cache), windows, wide_indices_of(positions, "positions", windows.rows),
+           wide_indices_of(slots, "kv_slot_mapping", windows.rows), reinterpret_cast<const float*>(data_of(weight)),
+           static_cast<float>(epsilon), turns, cache, ratio);
+}
+
 }  // namespace
 
+EXPORT(save_states, export_save_states)
+EXPORT(compress, export_compress)
 EXPORT(dense_logits, export_dense_logits)
 EXPORT(paged_logits, export_paged_logits)
 EXPORT(sparse_top_k, export_top_k)

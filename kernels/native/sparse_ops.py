@@ -127,3 +127,52 @@ def indexer_k_quant_and_cache(
     largest magnitude, but at least 1e-4, over 448, with `powers` (scale_fmt "ue8m0") rounded up to a power of two.
     """
     build.load().write_index_keys(k, slot_mapping, kv_cache, page_size, powers)
+
+
+def save_partial_states(
+    kv: torch.Tensor,
+    score: torch.Tensor,
+    ape: torch.Tensor,
+    positions: torch.Tensor,
+    state_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+) -> None:
+    """Save the states of new tokens for a compressor, like vLLM's save_partial_states_cpu.
+
+    kv and score float32 [tokens, width], ape [ratio, width], positions and slot_mapping int64 [tokens], state_cache
+    [blocks, block size, 2 * width]. A token's row is its kv, then score + ape[position % ratio]; negative slots are
+    skipped.
+    """
+    build.load().save_states(kv, score, ape, positions, state_cache, slot_mapping)
+
+
+def compress_norm_rope_store_indexer(
+    state_cache: torch.Tensor,
+    gather_slots: torch.Tensor,
+    positions: torch.Tensor,
+    kv_slot_mapping: torch.Tensor,
+    rms_norm_weight: torch.Tensor,
+    rms_norm_eps: float,
+    cos_sin_cache: torch.Tensor,
+    kv_cache: torch.Tensor,
+    *,
+    page_size: int,
+    compress_ratio: int,
+) -> None:
+    """Compress groups of tokens into keys of the indexer's cache, like vLLM's function of this name.
+
+    gather_slots int64 [tokens, window] are the rows of state of each token's window, -1 for none. A token that ends a
+    group and has a kv_slot_mapping of 0 or more writes its key; cos_sin_cache float32 [positions, dim / 2].
+    """
+    build.load().compress(
+        state_cache,
+        gather_slots,
+        positions,
+        kv_slot_mapping,
+        rms_norm_weight,
+        rms_norm_eps,
+        cos_sin_cache,
+        kv_cache,
+        page_size,
+        compress_ratio,
+    )

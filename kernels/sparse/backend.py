@@ -3,6 +3,8 @@
 A function gets those arguments that it has parameters for:
 
 - "write": k, kv_cache, slot_mapping, page_size, powers
+- "save_states": kv, score, ape, positions, state_cache, slot_mapping; then "compress": state_cache, gather_slots,
+  positions, kv_slot_mapping, rms_norm_weight, rms_norm_eps, cos_sin_cache, kv_cache, page_size, compress_ratio
 - "logits", of packed keys: q, kv, kv_scales, weights, cu_seq_len_k_start, cu_seq_len_k_end, and logits to write
 - "paged_logits": q, kv_cache, weights, context_lens, block_table, page_size, next_n, and logits to write
 - "row_logits", of kernels that work `by_row`: q, kv_cache, weights, lengths, tables [rows, columns], page_size, and
@@ -11,7 +13,8 @@ A function gets those arguments that it has parameters for:
 - "slots": positions, requests, block_table, page_size, and slots to write; "offsets": positions, offsets, slots
 - "top_k_slots", "top_k_offsets": those of both, with slots to write
 - "attention": query, keys, values, indices, topk_length, the same with the prefix "extra_", attn_sink,
-  page_size, softmax_scale, and out and lse to write
+  page_size, softmax_scale, and out and lse to write; `tables` and `lengths` have all keys of each row, for a kernel
+  without lists whose lists are as long
 """
 
 from collections.abc import Callable, Mapping
@@ -29,6 +32,8 @@ from attnfuzz.reference.sparse.case import SparseCase
 
 WRITES: Mapping[str, frozenset[str]] = {
     "write": frozenset({"kv_cache"}),
+    "save_states": frozenset({"state_cache"}),
+    "compress": frozenset({"kv_cache"}),
     "logits": frozenset({"logits"}),
     "paged_logits": frozenset({"logits"}),
     "row_logits": frozenset({"logits"}),

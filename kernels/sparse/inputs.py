@@ -18,6 +18,9 @@ _STREAMS = 1 << 12
 _INDEXER, _LISTS, _WEIGHTS, _SECOND, _SCORES = 1 << 32, 2 << 32, 3 << 32, 4 << 32, 5 << 32
 """Added to the seed, so that draws are independent."""
 
+NAN_BYTE = 0xFF
+"""A byte of NaN in each of e4m3, bfloat16 and float32."""
+
 WILD = 0x7FFFFFFF
 """The page id of columns of a table that no length reaches."""
 

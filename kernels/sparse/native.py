@@ -13,6 +13,8 @@ from attnfuzz.reference.sparse.case import CHAIN, SparseOp
 SPARSE: Final = SparseBackend(
     label="native:sparse",
     functions={
+        "save_states": sparse_ops.save_partial_states,
+        "compress": sparse_ops.compress_norm_rope_store_indexer,
         "write": sparse_ops.indexer_k_quant_and_cache,
         "logits": sparse_ops.fp8_mqa_logits,
         "paged_logits": sparse_ops.fp8_paged_mqa_logits,

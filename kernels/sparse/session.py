@@ -16,7 +16,8 @@ from attnfuzz.kernels.interface.backend import (
     WrittenCache,
     WrittenTensor,
 )
-from attnfuzz.kernels.sparse.inputs import OpInputs, columns, graph_of, pool_pages, second_keys
+from attnfuzz.kernels.sparse.compress import compressed
+from attnfuzz.kernels.sparse.inputs import NAN_BYTE, OpInputs, columns, graph_of, pool_pages, second_keys
 from attnfuzz.kernels.sparse.results import Part, Scored, Selected, SparselyAttended, SparseResult, written_rows
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.sparse import lists, packed
@@ -24,9 +25,6 @@ from attnfuzz.reference.sparse.capability import SparseCapability
 from attnfuzz.reference.sparse.case import KvFormat, SparseCase, SparseOp
 from attnfuzz.reference.sparse.indexer import Scoring, key_bounds, key_view, scale_bounds, scale_view
 from attnfuzz.reference.sparse.lists import Selection
-
-_NAN = 0xFF
-"""A byte of NaN in each of e4m3, bfloat16 and float32."""
 
 _Tensors = dict[str, torch.Tensor]
 
@@ -98,7 +96,8 @@ class ChainSession:
 
     def _stride(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
         """Return strides with a gap between rows of lists, tables and scores."""
-        return (shape[1] + self._case.gap, 1) if self._case.gap and name in _GAPPED else None
+        gapped = self._case.gap and name in _GAPPED and len(shape) > 1
+        return (shape[1] + self._case.gap, 1) if gapped else None
 
     def pool(self, name: str, content: torch.Tensor) -> torch.Tensor:
         """Return a tensor that all steps share, with this content."""
@@ -121,6 +120,10 @@ class ChainSession:
     def noise(self) -> NoiseModel:
         """The model of scores."""
         return self._noise
+
+    def name_of(self, kind: str) -> str:
+        """Return the name of the op of a kind."""
+        return self._ops[kind].name
 
     @property
     def can(self) -> SparseCapability:
@@ -159,6 +162,8 @@ class _Forward:
             SparseOp.ATTENTION: self._attention,
         }
         ops = [each for each in self._case.ops if not (each is SparseOp.TRANSFORM and self._fuses)]
+        if ops == [SparseOp.COMPRESS]:
+            return list(compressed(self._session, self._in))
         return [run[op](op is ops[-1]) for op in ops]
 
     @property
@@ -236,12 +241,14 @@ class _Forward:
         return WrittenCache(written, self._tokens[: len(new)], self._name("write"))
 
     def _name(self, name: str) -> str:
-        return self._session._ops[name].name  # noqa: SLF001 - a part of the session
+        return self._session.name_of(name)
 
     def _index_cache(self, without: torch.Tensor | None = None) -> torch.Tensor:
         """Return the indexer's cache with the keys of the step, but for those at the slots `without`."""
         inputs, size = self._in, self._geometry.page_size
-        content = torch.full((pool_pages(self._case), size * (self._geometry.index_dim + 4)), _NAN, dtype=torch.uint8)
+        content = torch.full(
+            (pool_pages(self._case), size * (self._geometry.index_dim + 4)), NAN_BYTE, dtype=torch.uint8
+        )
         keys, scales = inputs.index_cache_keys
         slots = inputs.all_slots
         if without is not None:
@@ -419,6 +426,8 @@ class _Forward:
             "extra_values": None,
             "extra_indices": None,
             "extra_topk_length": None,
+            "tables": inputs.tables_of_rows,
+            "lengths": self._row_lengths(),
         }
         filled = []
         for pool, (own, length) in zip(pools, listed, strict=True):
@@ -511,7 +520,7 @@ class _Pool:
 
 def _spread(rows: torch.Tensor, at: torch.Tensor, count: int) -> torch.Tensor:
     """Return `count` rows of NaN, with `rows` at some of them."""
-    bits = torch.full((count, *rows.shape[1:-1], rows.shape[-1] * rows.itemsize), _NAN, dtype=torch.uint8)
+    bits = torch.full((count, *rows.shape[1:-1], rows.shape[-1] * rows.itemsize), NAN_BYTE, dtype=torch.uint8)
     bits[at] = rows.contiguous().view(torch.uint8)
     return bits.view(rows.dtype)
 

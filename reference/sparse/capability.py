@@ -35,8 +35,9 @@ class SparseCapability(msgspec.Struct, frozen=True, kw_only=True):
     """The cases that a backend supports. The defaults are those of kernels without limits.
 
     `chains` are the ops that it runs in one case. `fused` kernels make slots, where a chain has both TOP_K and
-    TRANSFORM. `page_sizes`, `heads` (of queries, in the indexer or the attention), `index_dims`, `top_ks` and `dims`
-    are the only ones, if given; `dims` are pairs of dims of keys and of values. `longest` bounds the keys of a request.
+    TRANSFORM. `page_sizes`, `heads` (of queries, in the indexer or the attention), `index_dims`, `ratios` (of a
+    compressor), `top_ks` and `dims` (pairs of dims of keys and of values) are the only ones, if given. `longest` bounds
+    the keys of a request.
     Without `gaps`, rows follow each other. `by_row` kernels get pages and a length for each query in all modes. One
     that `cleans` writes -inf to columns that a row does not see. The slots of `wide` ones are int64. `patience`
     multiplies the time after which a case counts as hanging.
@@ -64,6 +65,7 @@ class SparseCapability(msgspec.Struct, frozen=True, kw_only=True):
     counts: tuple[bool, ...] = (False, True)
     ragged: tuple[bool, ...] = (False, True)
     powers: tuple[bool, ...] = (False, True)
+    ratios: tuple[int, ...] = ()
     scores: tuple[Scores, ...] = tuple(Scores)
     orders: tuple[ListOrder, ...] = tuple(ListOrder)
     tails: tuple[Tail, ...] = tuple(Tail)
@@ -110,6 +112,7 @@ def _limited(can: SparseCapability, case: SparseCase) -> Iterator[_Choice]:
     yield "pages of {}", _uses_pages(case), geometry.page_size, can.page_sizes
     yield "{} heads of the indexer", case.has(SparseOp.LOGITS), geometry.index_heads, can.heads
     yield "indexer keys of {}", _has_keys(case), geometry.index_dim, can.index_dims
+    yield "groups of {} tokens", case.has(SparseOp.COMPRESS), geometry.ratio, can.ratios
     yield "lists of {}", case.has(SparseOp.TOP_K), geometry.top_k, can.top_ks
     yield "{} query heads", attends, geometry.query_heads, can.heads
     yield "head dims {}", attends, (geometry.dim, geometry.value_dim), can.dims
@@ -131,8 +134,8 @@ def _chosen(can: SparseCapability, case: SparseCase) -> Iterator[_Choice]:
 
 
 def _uses_pages(case: SparseCase) -> bool:
-    return case.has(SparseOp.WRITE) or case.has(SparseOp.LOGITS) or case.has(SparseOp.TRANSFORM)
+    return _has_keys(case) or case.has(SparseOp.TRANSFORM)
 
 
 def _has_keys(case: SparseCase) -> bool:
-    return case.has(SparseOp.WRITE) or case.has(SparseOp.LOGITS)
+    return any(map(case.has, (SparseOp.COMPRESS, SparseOp.WRITE, SparseOp.LOGITS)))

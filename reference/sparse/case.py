@@ -15,12 +15,14 @@ from attnfuzz.reference.validity import ImpossibleCase
 class SparseOp(StrEnum):
     """The kinds of ops, in the order in which they run.
 
-    WRITE quantises new keys into the indexer's cache. LOGITS scores each key for each query: the sum over heads of
-    weight * relu(q . k). TOP_K lists the positions of the k highest scores of each row, and -1 behind them if a row is
-    shorter. TRANSFORM makes slots of the KV cache from positions, or offsets into the packed keys of a prefill.
-    ATTENTION attends to the keys at the slots of each row's list.
+    COMPRESS makes one key of the indexer's cache from several tokens, by itself. WRITE quantises new keys into that
+    cache. LOGITS scores each key for each query: the sum over heads of weight * relu(q . k). TOP_K lists the positions
+    of the k highest scores of each row, and -1 behind them if a row is shorter. TRANSFORM makes slots of the KV cache
+    from positions, or offsets into the packed keys of a prefill. ATTENTION attends to the keys at the slots of each
+    row's list.
     """
 
+    COMPRESS = "compress"
     WRITE = "write"
     LOGITS = "logits"
     TOP_K = "top-k"
@@ -28,7 +30,8 @@ class SparseOp(StrEnum):
     ATTENTION = "attention"
 
 
-CHAIN: Final = tuple(SparseOp)
+CHAIN: Final = tuple(op for op in SparseOp if op is not SparseOp.COMPRESS)
+"""The ops that run one after the other."""
 
 
 class SparseMode(StrEnum):
@@ -109,6 +112,7 @@ class SparseGeometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     `query_heads`, `kv_heads`, `dim` (of queries and keys) and `value_dim` are those of the attention over a cache in
     `format`. `second` is the length of a second list of each row, in a pool of its own, 0 for none. With `counts`, a
     row's number of entries is an argument of its own. With `ragged`, prefills attend to packed keys, not to slots.
+    A compressor pools `ratio` tokens into one key.
     """
 
     page_size: int = 16
@@ -125,6 +129,7 @@ class SparseGeometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     counts: bool = False
     ragged: bool = False
     powers: bool = False
+    ratio: int = 4
 
 
 class SparseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -213,13 +218,15 @@ FIXED_DIMS: Final = {KvFormat.PACKED: (576, 512), KvFormat.PAGED: (512, 512)}
 
 
 def _violations(case: SparseCase) -> Iterator[tuple[str, object, str]]:
-    if not case.ops or list(case.ops) != [each for each in CHAIN if each in case.ops]:
-        yield "ops", case.ops, f"must be some of {', '.join(CHAIN)}, in this order, each once"
+    if not case.ops or list(case.ops) != [each for each in SparseOp if each in case.ops]:
+        yield "ops", case.ops, f"must be some of {', '.join(SparseOp)}, in this order, each once"
     yield from _in_bounds(case.geometry)
     yield from _of_attention(case.geometry)
     products = case.has(SparseOp.LOGITS) or case.has(SparseOp.WRITE)
     if products and case.scores not in OF_PRODUCTS:
         yield "scores", case.scores, f"must be one of {', '.join(OF_PRODUCTS)} where queries and keys make them"
+    if case.has(SparseOp.COMPRESS) and len(case.ops) > 1:
+        yield "ops", case.ops, "must have compress by itself"
     made = case.has(SparseOp.ATTENTION) and not case.has(SparseOp.TRANSFORM)
     if case.tail is Tail.OTHER_SLOTS and not case.geometry.counts:
         yield "tail", case.tail, "needs counts: nothing else ends such a list"
@@ -256,6 +263,7 @@ def _in_bounds(geometry: SparseGeometry) -> Iterator[tuple[str, object, str]]:
         "dim": (1, MAX_DIM),
         "value_dim": (1, MAX_DIM),
         "second": (0, 8192),
+        "ratio": (1, 1024),
     }
     for field, (low, high) in bounds.items():
         value = getattr(geometry, field)

@@ -40,13 +40,12 @@ def scale_bounds(keys: torch.Tensor, *, powers: bool) -> Interval:
     exact = keys.double().abs().amax(-1).clamp_min(SMALLEST_MAGNITUDE) / LARGEST
     low, high = exact * (1 - _NEAR), exact * (1 + _NEAR)
     return (
-        Interval(_power_above(low).float(), _power_above(high).float())
-        if powers
-        else Interval(low.float(), high.float())
+        Interval(power_above(low).float(), power_above(high).float()) if powers else Interval(low.float(), high.float())
     )
 
 
-def _power_above(values: torch.Tensor) -> torch.Tensor:
+def power_above(values: torch.Tensor) -> torch.Tensor:
+    """Return the smallest powers of two that are at least `values`."""
     mantissa, exponent = torch.frexp(values)
     return torch.ldexp(torch.ones_like(values), exponent - (mantissa == 0.5).int())
 
@@ -54,21 +53,22 @@ def _power_above(values: torch.Tensor) -> torch.Tensor:
 def key_bounds(keys: torch.Tensor, scales: torch.Tensor) -> Interval:
     """Return bounds [n, dim] in e4m3 of keys divided by their scales [n]: rounded to nearest, saturated at 448."""
     exact = keys.double() / scales.double().unsqueeze(-1)
-    ends = [_rounded(exact * (1 + off)) for off in (-_NEAR, _NEAR)]
+    ends = [rounded(exact * (1 + off)) for off in (-_NEAR, _NEAR)]
     below = ends[0].float() <= ends[1].float()
     bits = [each.view(torch.uint8) for each in ends]
     low, high = torch.where(below, bits[0], bits[1]), torch.where(below, bits[1], bits[0])
     return Interval(low.view(torch.float8_e4m3fn), high.view(torch.float8_e4m3fn))
 
 
-def _rounded(values: torch.Tensor) -> torch.Tensor:
+def rounded(values: torch.Tensor) -> torch.Tensor:
+    """Round to e4m3, to nearest, saturated at 448."""
     return values.clamp(-LARGEST, LARGEST).float().to(torch.float8_e4m3fn)
 
 
 def quantise(keys: torch.Tensor, *, powers: bool) -> Quantised:
     """Quantise keys [n, dim]."""
     scales = scale_bounds(keys, powers=powers).high
-    return Quantised(_rounded(keys.double() / scales.double().unsqueeze(-1)), scales)
+    return Quantised(rounded(keys.double() / scales.double().unsqueeze(-1)), scales)
 
 
 def key_view(cache: torch.Tensor, page_size: int) -> torch.Tensor:

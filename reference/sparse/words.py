@@ -34,6 +34,8 @@ def _geometry(case: SparseCase) -> Iterator[str]:
     if case.has(SparseOp.WRITE) or case.has(SparseOp.LOGITS):
         powers = ", scales are powers of two" if geometry.powers else ""
         yield f"indexer of {geometry.index_heads} heads and {geometry.index_dim} dims{powers}"
+    if case.has(SparseOp.COMPRESS):
+        yield f"keys of {geometry.ratio} tokens, of {geometry.index_dim} dims"
     if case.has(SparseOp.TOP_K) or case.has(SparseOp.TRANSFORM):
         yield f"top {geometry.top_k}{', of packed keys in prefills' if geometry.ragged else ''}"
     if case.has(SparseOp.ATTENTION):

@@ -1,0 +1,34 @@
+"""vLLM's CPU operators of sparse attention: right in drawn cases, where the wheel is installed."""
+
+import pytest
+
+from attnfuzz.harness.families.sparse import SPARSE as FAMILY
+from attnfuzz.harness.inside.execute import Execution
+from attnfuzz.harness.search.examples import run_examples
+from attnfuzz.harness.workers.task import Task
+from attnfuzz.kernels.libraries.installed import LibrarySparse
+from attnfuzz.kernels.libraries.vllm_cpu_sparse import VLLM_CPU_SPARSE
+from attnfuzz.reference.sparse.case import SparseCase
+from attnfuzz.strategies.lean import NO_LEAN
+
+
+def drawn(backend: LibrarySparse, count: int) -> list[SparseCase]:
+    found: list[SparseCase] = []
+    run_examples(FAMILY.cases(backend.capability, backend.name, NO_LEAN), found.append, examples=count, seed_of=3)
+    return found
+
+
+@pytest.mark.parametrize("backend", VLLM_CPU_SPARSE, ids=lambda backend: backend.name)
+def test_its_cases_are_those_that_it_supports(backend: LibrarySparse) -> None:
+    for case in drawn(backend, 20):
+        case.validate()
+        assert backend.capability.why_not(case) is None
+
+
+@pytest.mark.parametrize("backend", VLLM_CPU_SPARSE, ids=lambda backend: backend.name)
+def test_it_passes_drawn_cases(backend: LibrarySparse) -> None:
+    if (reason := backend.missing()) is not None:
+        pytest.skip(reason)
+    for case in drawn(backend, 10):
+        run = Execution(Task(case=case, backend=backend.name), lambda _: None, backend=backend)  # type: ignore[arg-type]
+        assert run.run().failures == (), FAMILY.describe(case)
