@@ -13,7 +13,6 @@ from results import record
 from rich.console import Console
 from rich.table import Table
 
-from attnfuzz.harness.backends.engines import DEFAULT_BACKENDS
 from attnfuzz.harness.backends.load import BackendFileError
 from attnfuzz.harness.backends.registry import UnknownBackend, resolve
 from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE, drawn_slice
@@ -28,13 +27,16 @@ Cells = Sequence[str]
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+ATTENTION = ("trtllm_mha", "trtllm_mla", "torch_sdpa")
+"""The backends that most benchmarks measure by default."""
+
 seed_option = click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Draws the cases.")
 json_option = click.option(
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the numbers to this file, too."
 )
 
 
-def backends_option(default: Sequence[str] = DEFAULT_BACKENDS) -> Decorator:
+def backends_option(default: Sequence[str] = ATTENTION) -> Decorator:
     """Return an option for the backends to measure, which have to exist and to run here."""
     return click.option(
         "--backend",

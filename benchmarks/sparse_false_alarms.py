@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    can = backend_of(given.backend).capability
+    can: Any = backend_of(given.backend).capability
     kinds = [(op, kind) for op in SparseOp for kind in (can.formats if op is SparseOp.ATTENTION else can.formats[:1])]
     rows = [measured(given.backend, op, kind, given.seconds, given.seed) for op, kind in kinds if (op,) in can.chains]
     show(f"Rows of {given.backend}", ("op", "cases", "rows", "rows/s", "failures", "largest margins"), rows)
@@ -78,7 +78,7 @@ def measured(name: str, op: SparseOp, kind: KvFormat, seconds: float, seed: int)
 def drawn(name: str, op: SparseOp, kind: KvFormat, seed: int) -> Iterator[SparseCase]:
     """Yield wide cases."""
     source = random.Random(seed)
-    can = backend_of(name).capability
+    can: Any = backend_of(name).capability
 
     def one_of(options: Sequence[Any], limits: Sequence[Any] = ()) -> Any:
         return source.choice([each for each in options if not limits or each in limits] or list(limits))

@@ -93,10 +93,10 @@ def compressed(session: "ChainSession", inputs: OpInputs) -> Iterator[WrittenCac
     )
     right = torch.stack([tokens.states(*each) for each in tokens.new]) if tokens.new else flat[:0]
     due = right[:, None]
-    bits = (each.clone().view(torch.int32)[:, :, None] for each in (before, states))
+    old, new = (each.clone().view(torch.int32)[:, :, None] for each in (before, states))
     at = torch.stack((rows // size, rows % size))
     order = tuple((b, position - (tokens.requests[b].kv_len - tokens.requests[b].q_len)) for b, position in tokens.new)
-    saved = WrittenTensor("state_cache", *bits, at=at, low=due, high=due, free=_NONE)  # type: ignore[misc]
+    saved = WrittenTensor("state_cache", old, new, at, due, due, _NONE)
     yield WrittenCache((saved,), order, session.name_of("save_states"))
     flat[rows] = right
     session.correct(states, content)
@@ -156,9 +156,9 @@ def _compress(
         "compress_ratio": ratio,
     }
     session.launch(inputs, "compress", given, {})
-    at = torch.stack((slots[ends] // size, slots[ends] % size))
+    places = torch.stack((slots[ends] // size, slots[ends] % size))
     scales = pooling.scales
-    held = scale_view(cache, size)[at[0], at[1]].view(torch.float32)[:, 0, 0]
+    held = scale_view(cache, size)[places[0], places[1]].view(torch.float32)[:, 0, 0]
     within = (scales.low <= held) & (held <= scales.high)
     numbers = pooling.numbers(torch.where(within, held, scales.high))
     views = (("scales of the indexer's cache", scale_view, scales), ("keys of the indexer's cache", key_view, numbers))
@@ -167,7 +167,7 @@ def _compress(
             name,
             view(before, size),
             view(cache, size),
-            at,
+            places,
             low.view(len(ends), 1, view(cache, size).shape[-1]),
             high.view(len(ends), 1, view(cache, size).shape[-1]),
             _NONE,

@@ -29,7 +29,6 @@ OTHERS = (
     MHA_MASKED.name,
     "trtllm_mha_planned",
     "torch_sdpa_any_scale",
-    "native:sparse",
 )
 RUNS_HERE = sorted((*DEFAULT_BACKENDS, *OTHERS, *(writer.name for writer in NATIVE_WRITERS)))
 """This project's own backends that run without a GPU."""
