@@ -15,6 +15,7 @@ from attnfuzz.harness.backends.engines import DEFAULT_BACKENDS
 from attnfuzz.harness.backends.load import ENTRY_POINTS
 from attnfuzz.harness.backends.registry import builtin
 from attnfuzz.harness.campaign.home import MARGINS
+from attnfuzz.harness.family import families
 from attnfuzz.kernels.cache_writes.native import NATIVE_WRITERS
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.libraries.catalogue import LIBRARY_BACKENDS
@@ -30,7 +31,8 @@ OTHERS = (
     "trtllm_mha_planned",
     "torch_sdpa_any_scale",
 )
-RUNS_HERE = sorted((*DEFAULT_BACKENDS, *OTHERS, *(writer.name for writer in NATIVE_WRITERS)))
+OF_FAMILIES = (backend.name for family in families() for backend in family.backends)
+RUNS_HERE = sorted({*DEFAULT_BACKENDS, *OTHERS, *OF_FAMILIES, *(writer.name for writer in NATIVE_WRITERS)})
 """This project's own backends that run without a GPU."""
 
 
