@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     # The pytest plugin imports this module in every test run.
     from attnfuzz.kernels.interface.engine import Engine
 
-DEFAULT_BACKENDS = ("trtllm_mha", "trtllm_mla", "torch_sdpa", "native:sparse")
+DEFAULT_BACKENDS = ("trtllm_mha", "trtllm_mla", "torch_sdpa")
 
 DEFAULT_BACKENDS_ON_GPU = ("trtllm_mha", "trtllm_mla")
 """Defaults with --device cuda, on the visible GPU's architecture."""
