@@ -1,11 +1,11 @@
 """The smallest case of a failure within its budget, and the clues that it needs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from itertools import chain
 from typing import TypeVar
 
 from attnfuzz.harness.family import family_of
-from attnfuzz.harness.reduce import SameCause
+from attnfuzz.harness.reduce import SameCause, identity
 from attnfuzz.harness.reduce.ablation import FEATURES, ablations, reseeded, unusual_in
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import ShrinkBudget
@@ -59,14 +59,17 @@ def reduced(
     reduced further from there: its needs were those of values that are not plain, or of these values. Otherwise one of
     two bugs with the same symptom would turn into the other.
     """
-    # Making candidates of a large case is slow, and has to end with the time.
-    clues = frozenset() if pinned.spent else frozenset(each for each in cause.features if each.clue)
-    case = cause.smallest(capability=capability, stop=stop, budget=runs)
-    plain = _plain(cause, case) if plainly and not stop() else None
-    if plain is None or stop():
-        return case, clues
-    cause = cause_of(plain, pinned, cause.allowed)
-    return reduced(cause, pinned, capability=capability, stop=stop, runs=runs, plainly=True)
+    seen: set[Hashable] = set()
+    while True:
+        # Making candidates of a large case is slow, and has to end with the time.
+        clues = frozenset() if pinned.spent else frozenset(each for each in cause.features if each.clue)
+        case = cause.smallest(capability=capability, stop=stop, budget=runs)
+        plain = _plain(cause, case) if plainly and not stop() else None
+        seen.add(identity(case))
+        # A family's plain cases, or two clues, may lead back to a case.
+        if plain is None or stop() or identity(plain) in seen:
+            return case, clues
+        cause = cause_of(plain, pinned, cause.allowed)
 
 
 def _plain(cause: SameCause[C], case: C) -> C | None:

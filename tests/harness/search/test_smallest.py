@@ -6,6 +6,7 @@ from last_slot import LAST_SLOT, LastSlot
 from msgspec.structs import replace
 from small_cases import HEADS, step
 
+from attnfuzz.harness.family import family_of
 from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.needs import needs_of
@@ -73,3 +74,10 @@ def test_a_clue_that_only_the_values_of_the_case_need_goes(*, plainly: bool) -> 
     found, _ = smallest(pinned_on(judge, case), None, lambda _: True, capability=None, runs=600, plainly=plainly)
     assert found.geometry.sinks is not plainly
     assert judge.verdict(found).failures
+
+
+def test_a_plain_case_that_is_the_case_itself_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(family_of(EQUAL_KEYS)), "plain", lambda _, case: iter((case,)))
+    pinned = pinned_on(LastSlot(), EQUAL_KEYS)
+    case, _ = smallest(pinned, None, allowed, capability=LAST_SLOT.capability, runs=60, plainly=True)
+    assert pinned.fails(case)
