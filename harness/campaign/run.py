@@ -117,6 +117,8 @@ def carry_out(
     versions = environment()
     standing = Standing.of(past.events if past else ())
     torn_bytes = past.torn_bytes if past else 0
+    # A folder that is no corpus leaves no campaign behind, and starts no job.
+    corpus = Corpus(home.corpus)
     with nullcontext() if plan.sanitize else _jobs(plan, ledger) if jobs is None else nullcontext(jobs) as running:
         # While the jobs start: with many backends, their first messages would wait for it.
         for name in plan.backends:
@@ -140,7 +142,7 @@ def carry_out(
                 plan,
                 cast("Jobs", running),
                 **common,
-                corpus=Corpus(home.corpus),
+                corpus=corpus,
                 past_events=past.events if past else (),
                 torn_bytes=torn_bytes,
                 choose_lean=partial(lean_to_unreached, promised=plan.promised),
