@@ -12,6 +12,9 @@ from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.validity import validate
 from attnfuzz.strategies.rare_features import applicable
 
+pytestmark = pytest.mark.slow
+"""Many cases are drawn."""
+
 
 def all_related(drawn: list[Case], capability: Capability) -> list[tuple[Case, Related]]:
     """Every relation that applies to each of the first cases."""

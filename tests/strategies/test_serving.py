@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import pairwise
 
+import pytest
 from capabilities import NARROW
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
@@ -15,6 +16,9 @@ from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.serving import Interleave, ServedQueries, Serving, SharedKeys
 from attnfuzz.reference.validity import validate
 from attnfuzz.strategies.cases import cases
+
+pytestmark = pytest.mark.slow
+"""Many cases are drawn."""
 
 Draw = Callable[[SearchStrategy[Case], int], list[Case]]
 MODES = (Mode.DECODE, Mode.EXTEND)

@@ -12,6 +12,9 @@ from attnfuzz.harness.doctor.measurement import Measurement, information, judged
 from attnfuzz.kernels.cuda import visible
 from attnfuzz.kernels.interface.toolchain import BUILT
 
+pytestmark = pytest.mark.slow
+"""The command examines this machine in processes."""
+
 WORDS = "a result of many words that is wider than a terminal of eighty columns, and is folded below itself"
 
 

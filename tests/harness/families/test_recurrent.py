@@ -20,6 +20,9 @@ from attnfuzz.kernels.recurrent.result import StateResult
 from attnfuzz.reference.recurrent.case import StateCase
 from attnfuzz.strategies.states import state_cases
 
+pytestmark = pytest.mark.slow
+"""Many cases are drawn, and run."""
+
 
 def changing(backend: StateBackend, argument: str) -> StateBackend:
     """Return a backend whose functions also change a number of an output or of the pool."""

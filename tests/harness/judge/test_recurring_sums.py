@@ -13,6 +13,9 @@ from attnfuzz.reference.attention import attend
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.problem import Problem
 
+pytestmark = pytest.mark.slow
+"""Many rows are judged."""
+
 QUERIES, HEADS, DIM = 32, 8, 16
 
 

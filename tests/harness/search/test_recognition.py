@@ -151,6 +151,7 @@ def test_which_features_of_a_group_kill_a_worker_is_learned() -> None:
     assert 0 < sum(case.geometry.sinks for case in judge.judged) <= 8 + 0.02 * examples
 
 
+@pytest.mark.slow
 def test_every_feature_of_a_known_death_is_drawn_rarely() -> None:
     """In so few cases that none keeps it, for each feature that they have and that can be taken away."""
     cases: list[Case] = []

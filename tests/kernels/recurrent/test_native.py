@@ -28,6 +28,9 @@ from attnfuzz.reference.recurrent.case import (
 )
 from attnfuzz.strategies.states import state_cases
 
+pytestmark = pytest.mark.slow
+"""Many cases are drawn, and run."""
+
 BY_NAME = {each.name: each for each in NATIVE_STATES}
 SHAPE = StateShape(heads=1, value_heads=2, key_dim=8, value_dim=4)
 

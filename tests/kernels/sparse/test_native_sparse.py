@@ -32,6 +32,9 @@ from attnfuzz.reference.sparse.case import (
 from attnfuzz.reference.validity import ImpossibleCase
 from attnfuzz.strategies.lean import NO_LEAN
 
+pytestmark = pytest.mark.slow
+"""Many cases are drawn, and run."""
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:

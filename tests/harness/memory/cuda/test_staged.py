@@ -167,6 +167,7 @@ def test_values_of_many_tensors_take_as_many_chunks_as_they_need(driver: object)
     writes.drop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla", "torch_sdpa"])
 def test_cases_compute_the_same_as_in_the_hosts_memory(driver: "FakeDriver", backend: str) -> None:
     driver.memory = 1 << 29
