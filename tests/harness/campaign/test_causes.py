@@ -25,6 +25,9 @@ from attnfuzz.harness.search.messages import SliceKind
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference.case import Case, KvView, Mode, QueryView, Views
 
+pytestmark = pytest.mark.slow
+"""Causes are compared case by case."""
+
 SEED_OF_TWO_MODES = 2
 """With it, two jobs that begin at the same time meet a fault in two modes first."""
 

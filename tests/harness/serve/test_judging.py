@@ -14,6 +14,9 @@ from attnfuzz.harness.serve.reply import Completion, Reply, Sent
 from attnfuzz.harness.serve.target import Busy, TestedServer
 from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest
 
+pytestmark = pytest.mark.slow
+"""Servers answer whole traces."""
+
 Make = Callable[[FakeFault], TestedServer]
 
 

@@ -17,6 +17,9 @@ from attnfuzz.harness.serve.surface import Ability, Speaks, Surface
 from attnfuzz.harness.serve.trace import Prompt, ServedRequest
 from attnfuzz.harness.serve.trtllm import TensorRtApi, with_iterations
 
+pytestmark = pytest.mark.slow
+"""Servers answer whole traces."""
+
 REQUEST = ServedRequest(prompt=Prompt(stream=0, shared=3), tokens=2)
 SURFACE = Surface(speaks=Speaks.TENSORRT, model="m", engine="tensorrt_llm 1.2.0")
 

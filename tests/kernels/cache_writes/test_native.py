@@ -12,6 +12,9 @@ from attnfuzz.reference.features.writes import rotary_shares
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.rope import Rope
 
+pytestmark = pytest.mark.slow
+"""Many cases are drawn, and run."""
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:

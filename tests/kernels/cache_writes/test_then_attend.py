@@ -33,6 +33,9 @@ from attnfuzz.reference.case import (
 )
 from attnfuzz.reference.dtypes import DType
 
+pytestmark = pytest.mark.slow
+"""Many cases are drawn, and run."""
+
 WRITTEN = {Kind.UNWRITTEN, Kind.WRITE_MISMATCH, Kind.STRAY_WRITE}
 NAME = "native:reshape_and_cache,trtllm_mha"
 DECODES = step(Mode.DECODE, (1, 7), (1, 5))
