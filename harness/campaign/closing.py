@@ -73,16 +73,16 @@ def remarks_on(ledger: Ledger, standing: Standing, past: Sequence[Record]) -> li
     """Return the remarks at the end of a campaign that began with the findings `past`.
 
     An entry should be removed if all of its failures pass now. One that has never matched a failure may be for a rare
-    one. One that matches failures that do not need its features would hide others. Entries of backends that were not
+    one. One most of whose failures do not need its features should be narrowed. Entries of backends that were not
     searched are skipped.
     """
     recognized = standing.recognized
     searched = set(standing.started.backends) if standing.started else set()
     chosen = ((number, each) for number, each in enumerate(ledger.entries, 1) if searched.intersection(each.backends))
     remarks = (
-        (number, entry.title, _of_recognized(counts) if counts is not None else _remark(entry, standing, past))
+        (number, entry.title, _of_recognized(counts) or _remark(entry, standing, past))
         for number, entry in chosen
-        for counts in (recognized.get(number),)
+        for counts in (recognized.get(number, Recognized()),)
     )
     return [
         LedgerRemark(at=standing.at, entry=number, title=title, text=text) for number, title, text in remarks if text
@@ -90,11 +90,18 @@ def remarks_on(ledger: Ledger, standing: Standing, past: Sequence[Record]) -> li
 
 
 def _of_recognized(counts: Recognized) -> str:
-    """Return the remark on an entry that matched failures of drawn cases, of which it may account for too many."""
-    wrong = [f"{counts.beneath:,} also occurred without its features"] if counts.beneath else []
-    wrong += [f"{counts.elsewhere:,} had another cause"] if counts.elsewhere else []
-    seen = f"{count(counts.passed, 'failure')} passed without its features"
-    return f"it hides too much: {' and '.join(wrong)}, {seen}; narrow it" if wrong else seen
+    """Return the counts of an entry that matched failures of drawn cases, and whether it should be narrowed.
+
+    A right entry also matches failures of another bug with the same fingerprint, in cases that happen to have its
+    features. The search goes on with these without its features, so they are not hidden. Only if they are the majority
+    does the entry describe its failure wrongly.
+    """
+    seen = [f"{count(counts.passed, 'failure')} passed without its features"] if counts.passed else []
+    seen += [f"{count(counts.beneath, 'failure')} also occurred without its features"] if counts.beneath else []
+    if counts.elsewhere:
+        seen.append(f"{counts.elsewhere:,} of {counts.agreed + counts.elsewhere:,} minimized had another cause")
+    wide = counts.beneath > max(1, counts.passed) or counts.elsewhere > max(1, counts.agreed)
+    return "; ".join((*seen, *(["most do not need its features: narrow it"] if wide else [])))
 
 
 def _remark(entry: Entry, standing: Standing, past: Sequence[Record]) -> str | None:

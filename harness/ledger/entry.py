@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable
 from datetime import date
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -11,6 +12,8 @@ from attnfuzz.harness.family import family_of
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.any_case import AnyCase
+
+_MOST_NAMED: Final = 3
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,9 +36,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def title(self) -> str:
-        """The entry in half a line."""
+        """The entry in half a line, with few of many backends."""
         narrower = (self.mode, self.kernel, self.place, self.finding, *self.features)
-        head = f"{' or '.join(self.kinds) or 'any failure'} in {' or '.join(self.backends)}"
+        first, others = self.backends[:_MOST_NAMED], len(self.backends) - _MOST_NAMED
+        where = f"{', '.join(first)} and {others} more" if others > 0 else " or ".join(first)
+        head = f"{' or '.join(self.kinds) or 'any failure'} in {where}"
         return ", ".join((head, *(each for each in narrower if each)))
 
     @property

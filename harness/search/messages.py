@@ -141,12 +141,13 @@ def _largest(margins: dict[str, float], others: dict[str, float]) -> dict[str, f
 class Recognized(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of failures that an entry of the ledger, or a known cause, may account for. They can be added.
 
-    `passed` of them did not occur without a feature that it needs, `beneath` of them did, and `elsewhere` of them were
-    settled in full and turned out to have another cause.
+    `passed` of them did not occur without a feature that it needs, and `beneath` of them did. Others were settled in
+    full: the entry matches the smallest case of `agreed`, and not that of `elsewhere`.
     """
 
     passed: Count = 0
     beneath: Count = 0
+    agreed: Count = 0
     elsewhere: Count = 0
 
     def __add__(self, other: "Recognized") -> "Recognized":
@@ -154,6 +155,7 @@ class Recognized(msgspec.Struct, frozen=True, kw_only=True):
         return Recognized(
             passed=self.passed + other.passed,
             beneath=self.beneath + other.beneath,
+            agreed=self.agreed + other.agreed,
             elsewhere=self.elsewhere + other.elsewhere,
         )
 
@@ -165,8 +167,8 @@ class Tally(Message, frozen=True, kw_only=True, tag=True):
     judged, including those to shrink and confirm, with `rows` rows; `deaths` of them killed their worker. `shrinking`
     is set if the most recent ones belonged to suspects. `margins` has the largest margin of each tier among cases that
     passed, `dtypes` the same for each dtype of queries, and `phases` the seconds spent in each phase of the judged
-    cases. `recognized` has, under the number of each entry of the ledger, from 1, the failures that it may account for,
-    and under 0 those of known causes alone.
+    cases. `recognized` has, under the number of each entry of the ledger, from 1, the failures of which it is the first
+    possible reason, and under 0 those of known causes alone.
     """
 
     searched: Count = 0

@@ -77,29 +77,28 @@ class Recognition:
         if again is None or again.unsupported is not None:
             return case, verdict
         if again.failures:
-            # Without it, a failure of another kind shows, which does not speak against the entries.
+            # A failure of another kind, which this one hid, does not speak against the entry.
             if fingerprint.among(again.failures) is not None:
                 self._count(entries, Recognized(beneath=1))
             return less, again
         deadly = failure.kind in DEATHS
         if not (entries or deadly or self._fails_alone(case, fingerprint, accounts)):
             return case, verdict
-        self._count(entries[:1], Recognized(passed=1))
+        self._count(entries, Recognized(passed=1))
         self.explained.add(fingerprint)
         if deadly:
             self._deaths.learn(case.backend, needed)
         return less, again
 
     def settled(self, first: AnyCase, fingerprint: Fingerprint, smallest: AnyCase) -> None:
-        """Count a failure that entries matched in its first case, for those that do not match the smallest one."""
-        entries = self._in_full.pop(first, ())
-        others = [each for each in entries if not each.matches(fingerprint, smallest, None)]
-        if others and len(others) == len(entries):
-            self._count(others, Recognized(elsewhere=1))
+        """Count a failure that was settled in full, by whether one of its entries also matches the smallest case."""
+        if entries := self._in_full.pop(first, ()):
+            right = [each for each in entries if each.matches(fingerprint, smallest, None)]
+            self._count(right or entries, Recognized(agreed=1) if right else Recognized(elsewhere=1))
 
     def _count(self, entries: Sequence[Entry], counts: Recognized) -> None:
-        for number in [self._entries[each] for each in entries] or [OF_CAUSES]:
-            self._runner.recognized(number, counts)
+        """Count a failure once: under the first of the entries that may account for it."""
+        self._runner.recognized(self._entries[entries[0]] if entries else OF_CAUSES, counts)
 
     def _accounts(self, case: AnyCase, fingerprint: Fingerprint) -> Iterator[_Account]:
         """Yield the possible reasons of a failure of a case, entries of the ledger first."""

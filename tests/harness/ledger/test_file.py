@@ -91,6 +91,8 @@ def test_an_entry_may_name_several_backends_and_kinds() -> None:
     assert ledger.reason(replace(FINGERPRINT, kind=Kind.HANG), decode(1)) is None
     assert ledger.reason(replace(FINGERPRINT, backend="third"), decode(1)) is None
     assert entry.title == "Raised or OutputMismatch in other or fake"
+    many = replace(entry, backend=tuple(f"fake_{each}" for each in range(24)), kind=None)
+    assert many.title == "any failure in fake_0, fake_1, fake_2 and 21 more"
     # It is about each of its backends.
     assert remarks_on(ledger, Standing.of([STARTED, FILED]), []) == []
     (remark,) = remarks_on(ledger, Standing.of([STARTED]), [])
@@ -128,16 +130,34 @@ def test_an_entry_that_matched_gets_no_remark(event: FindingFiled | FindingCheck
     ("counts", "text"),
     [
         (Recognized(passed=1), "1 failure passed without its features"),
+        # Another bug fails in the same way in some of the cases.
         (
-            Recognized(passed=2, beneath=3, elsewhere=1),
+            Recognized(passed=54, beneath=2, agreed=2, elsewhere=1),
             (
-                "it hides too much: 3 also occurred without its features and 1 had another cause, "
-                "2 failures passed without its features; narrow it"
+                "54 failures passed without its features; 2 failures also occurred without its features; "
+                "1 of 3 minimized had another cause"
+            ),
+        ),
+        (
+            Recognized(passed=2, beneath=3),
+            (
+                "2 failures passed without its features; 3 failures also occurred without its features; "
+                "most do not need its features: narrow it"
+            ),
+        ),
+        # A rare failure seems to pass without any feature; minimizing it repeats its runs.
+        (
+            Recognized(passed=40, agreed=1, elsewhere=2),
+            (
+                "40 failures passed without its features; 2 of 3 minimized had another cause; "
+                "most do not need its features: narrow it"
             ),
         ),
     ],
 )
-def test_an_entry_that_matches_failures_without_its_features_is_named(counts: Recognized, text: str) -> None:
+def test_an_entry_is_to_be_narrowed_if_most_of_its_failures_do_not_need_its_features(
+    counts: Recognized, text: str
+) -> None:
     progress = Progress(at=1.0, backend="fake", tally=Tally(recognized={1: counts}))
     (remark,) = remarks_on(Ledger([ENTRY]), Standing.of([STARTED, progress]), [])
     assert (remark.entry, remark.text) == (1, text)

@@ -77,6 +77,15 @@ def test_failures_that_an_entry_matches_and_that_do_not_need_its_feature_are_cou
     assert counted(sent) == {1: Recognized(beneath=1)}
 
 
+@pytest.mark.parametrize(("needs", "counts"), [((), Recognized(beneath=1)), (("sinks",), Recognized(passed=1))])
+def test_a_failure_counts_for_the_first_of_the_entries_that_match_it(
+    needs: Collection[str], counts: Recognized
+) -> None:
+    judge = Dying(Fault(needs=needs, kinds=(Kind.MISALIGNED,)))
+    ledger = (ENTRY, replace(ENTRY, kind=None))
+    assert counted(hunt(judge, st.just(featured(sinks=True)), ledger=ledger, examples=1)[1]) == {1: counts}
+
+
 @pytest.mark.parametrize(("needs", "elsewhere"), [(("sinks",), 0), (("window",), 1)])
 def test_one_failure_of_some_is_settled_in_full_and_shows_an_entry_that_matched_by_chance(
     monkeypatch: pytest.MonkeyPatch, needs: Collection[str], elsewhere: int
@@ -85,7 +94,7 @@ def test_one_failure_of_some_is_settled_in_full_and_shows_an_entry_that_matched_
     judge = Dying(Fault(needs=needs, kinds=(Kind.MISALIGNED,)))
     sent = hunt(judge, st.just(featured(window=3, sinks=True)), ledger=(ENTRY,), examples=1)[1]
     assert [each.needs for each in caught(sent)] == [needs]
-    assert counted(sent) == ({1: Recognized(elsewhere=1)} if elsewhere else {})
+    assert counted(sent) == {1: Recognized(agreed=1 - elsewhere, elsewhere=elsewhere)}
 
 
 def test_an_entry_without_features_is_settled() -> None:
