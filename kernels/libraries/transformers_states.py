@@ -3,8 +3,7 @@
 A row is a batch of one: the model gathers a request's state from its cache, and writes the new one back.
 """
 
-from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -23,62 +22,41 @@ def _functions() -> Any:
     return modeling_qwen3_next
 
 
-def _by_rows(function: Callable[..., Any], given: dict[str, Any]) -> None:
-    query, key, value = given["query"], given["key"], given["value"]
-    group, state, starts = value.shape[1] // key.shape[1], given["state"], given["cu_seqlens"].tolist()
-    query, key = (each.repeat_interleave(group, 1) for each in (query, key))
-    for row, slot in enumerate(given["slots"].tolist()):
+def by_rows(
+    kernel: str,
+    *,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    log_decay: torch.Tensor,
+    beta: torch.Tensor,
+    state: torch.Tensor,
+    slots: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    has_initial_state: torch.Tensor,
+    out: torch.Tensor,
+    normed: bool,
+) -> None:
+    """Run each row by the function `kernel` of transformers."""
+    function, starts = getattr(_functions(), kernel), cu_seqlens.tolist()
+    query, key = (each.repeat_interleave(value.shape[1] // key.shape[1], 1) for each in (query, key))
+    for row, slot in enumerate(slots.tolist()):
         tokens = slice(starts[row], starts[row + 1])
         if tokens.start == tokens.stop:
             continue
-        parts = (each[tokens].unsqueeze(0) for each in (query, key, value, given["log_decay"], given["beta"]))
-        initial = state[slot].unsqueeze(0) if given["has_initial_state"][row] else None
-        out, final = function(
-            *parts, initial_state=initial, output_final_state=True, use_qk_l2norm_in_kernel=given["normed"]
-        )
-        given["out"][tokens] = out[0]
+        parts = (each[tokens].unsqueeze(0) for each in (query, key, value, log_decay, beta))
+        initial = state[slot].unsqueeze(0) if has_initial_state[row] else None
+        result, final = function(*parts, initial_state=initial, output_final_state=True, use_qk_l2norm_in_kernel=normed)
+        out[tokens] = result[0]
         state[slot] = final[0]
-
-
-def prefill(
-    *,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    log_decay: torch.Tensor,
-    beta: torch.Tensor,
-    state: torch.Tensor,
-    slots: torch.Tensor,
-    cu_seqlens: torch.Tensor,
-    has_initial_state: torch.Tensor,
-    out: torch.Tensor,
-    normed: bool,
-) -> None:
-    """Run each row by torch_chunk_gated_delta_rule."""
-    _by_rows(_functions().torch_chunk_gated_delta_rule, locals())
-
-
-def decode(
-    *,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    log_decay: torch.Tensor,
-    beta: torch.Tensor,
-    state: torch.Tensor,
-    slots: torch.Tensor,
-    cu_seqlens: torch.Tensor,
-    has_initial_state: torch.Tensor,
-    out: torch.Tensor,
-    normed: bool,
-) -> None:
-    """Run each row by torch_recurrent_gated_delta_rule."""
-    _by_rows(_functions().torch_recurrent_gated_delta_rule, locals())
 
 
 GATED_DELTA = LibraryStates(
     label="transformers:gated_delta_rule",
-    functions={StateMode.PREFILL: prefill, StateMode.DECODE: decode},
+    functions={
+        StateMode.PREFILL: partial(by_rows, "torch_chunk_gated_delta_rule"),
+        StateMode.DECODE: partial(by_rows, "torch_recurrent_gated_delta_rule"),
+    },
     capability=StateCapability(
         op=StateOp.GATED_DELTA,
         dtypes=(DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16),
