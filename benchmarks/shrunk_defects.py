@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import click
 from measurement import count_option, json_option, quantile, seed_option, show, slices_of
@@ -27,12 +27,13 @@ from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, ShrinkBudget, Suspect
-from attnfuzz.harness.verdict.failures import Verdict
+from attnfuzz.harness.verdict.failures import DEATHS, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 from attnfuzz.kernels.defects.defect import BugClass, Defect
 from attnfuzz.reference import case_file
 from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.features.row import Feature
 from attnfuzz.strategies.coverage import features_of
@@ -79,6 +80,7 @@ class Measured:
     before: Size
     after: Size
     runs: int
+    deaths: int
     seconds: float
     clue: str
     needed: tuple[str, ...]
@@ -98,6 +100,7 @@ class Measured:
             str(self.before.rows),
             *map(str, sizes),
             str(self.runs),
+            str(self.deaths),
             f"{self.seconds:.1f}",
             self.clue,
             ", ".join(f"-{name}" if name in self.given_up else name for name in self.needed),
@@ -106,15 +109,17 @@ class Measured:
 
 
 class _Counted(OneByOne):
-    """A runner that counts its runs."""
+    """A runner that counts its runs, and those that kill a worker."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self.runs = 0
+        self.runs = self.deaths = 0
 
     def verdict(self, case: Case) -> Verdict:
+        verdict = self._runner.verdict(case)
         self.runs += 1
-        return self._runner.verdict(case)
+        self.deaths += any(each.kind in DEATHS for each in verdict.failures)
+        return verdict
 
     def renew(self) -> None:
         self._runner.renew()
@@ -124,12 +129,12 @@ def measured(runner: Runner, defect: Defect, seed: int, examples: int, budget: S
     """Find a defect and shrink its case, as a campaign does. Return None if it is not found."""
     counted = _Counted(runner)
     backend = backend_name(defect)
-    began: list[tuple[int, float]] = []
+    began: list[tuple[int, int, float]] = []
     found: list[Caught] = []
 
     def tell(message: AnyMessage) -> None:
         if isinstance(message, Suspect | Caught):
-            began.append((counted.runs, time.perf_counter()))
+            began.append((counted.runs, counted.deaths, time.perf_counter()))
         if isinstance(message, Caught) and not (message.recurrence and message.recurrence.seen_once):
             found.append(message)
 
@@ -137,8 +142,7 @@ def measured(runner: Runner, defect: Defect, seed: int, examples: int, budget: S
         own = replace(task, shrink=budget, first_only=True)
         Hunt(own, counted, tell, capability=resolve(backend).capability).run(drawn_cases(backend))
         if found:
-            (runs, at), (runs_after, after) = began[-2:]
-            return _of(defect, runner, found[0], runs_after - runs, after - at)
+            return _of(defect, runner, found[0], *(after - at for at, after in zip(*began[-2:], strict=True)))
     return None
 
 
@@ -147,7 +151,7 @@ def _of_steps(case: AnyCase) -> Case:
     return case
 
 
-def _of(defect: Defect, runner: Runner, caught: Caught, runs: int, seconds: float) -> Measured:
+def _of(defect: Defect, runner: Runner, caught: Caught, runs: int, deaths: int, seconds: float) -> Measured:
     first, last = _of_steps(caught.first), _of_steps(caught.case)
     at_first, at_last = (_needed(runner, caught.fingerprint, case) for case in (first, last))
     return Measured(
@@ -156,6 +160,7 @@ def _of(defect: Defect, runner: Runner, caught: Caught, runs: int, seconds: floa
         before=Size.of(first),
         after=Size.of(last),
         runs=runs,
+        deaths=deaths,
         seconds=round(seconds, 2),
         clue=_clue(defect, caught),
         needed=tuple(sorted(at_first)),
@@ -207,7 +212,9 @@ def _clue(defect: Defect, caught: Caught) -> str:
 
 
 def _chosen(backends: Sequence[str], names: Sequence[str]) -> list[Defect]:
-    return [each for each in DEFECTS if (each.name in names if names else not backends or each.backend in backends)]
+    # Sizes and clues are those of attention and writes.
+    of_steps = (each for each in DEFECTS if isinstance(resolve(each.backend).capability, Capability))
+    return [each for each in of_steps if (each.name in names if names else not backends or each.backend in backends)]
 
 
 def _summary(found: Sequence[Measured]) -> list[tuple[str, str]]:
@@ -224,11 +231,13 @@ def _summary(found: Sequence[Measured]) -> list[tuple[str, str]]:
         for name, of in columns
         if (values := [of(each) for each in found])
     ]
+    fatal = [each.deaths for each in found if each.kind in DEATHS]
     small = sum(each.after.rows < ROWS for each in found)
     clues = [each.clue for each in found if each.clue]
     named = sum(len(each.needed) for each in found)
     return [
         *lines,
+        ("deaths, mean over failures that kill a worker", f"{fmean(fatal):.1f} of {len(fatal)}" if fatal else "none"),
         (f"below {ROWS} rows", f"{small} of {len(found)}"),
         ("clues kept", f"{clues.count('kept')} of {len(clues)}"),
         (
@@ -285,6 +294,7 @@ def main(
         "KV",
         "steps",
         "runs",
+        "deaths",
         "seconds",
         "clue",
         "needs",

@@ -180,9 +180,9 @@ class CudaArena:
         capacity = size_class(-(-nbytes // self.page)) * self.page
         return self._take(capacity, [(0, capacity)])
 
-    def take_hollow(self, capacity: int, parts: list[Part]) -> CudaSlab:
-        """Take a slab of which only these parts are mapped, as `take` does. It frees its memory when it is returned."""
-        return self._take(capacity, parts)
+    def take_around(self, capacity: int, before: Part, behind: Part) -> CudaSlab:
+        """Take a slab of which only the parts around a hole are mapped. It frees its memory when it is returned."""
+        return self._take(capacity, [before, behind])
 
     def _take(self, capacity: int, parts: list[Part]) -> CudaSlab:
         self._collect()

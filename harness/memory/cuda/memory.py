@@ -34,28 +34,30 @@ class CudaMemory(StagedMemory):
 
     def _room(self, elements: int, dtype: torch.dtype, hole: range) -> Room:
         nbytes = elements * dtype.itemsize
-        if hole:
-            return self._hollow(nbytes, dtype, hole)
+        return (self._hollow(nbytes, dtype, hole) if hole else None) or self._whole(nbytes, dtype)
+
+    def _whole(self, nbytes: int, dtype: torch.dtype) -> Room:
         slab = self._arena.take(nbytes)
-        offset = slab.capacity - nbytes if self._guard is Guard.RIGHT else 0
-        flat = self._arena.bytes_in(slab, offset, nbytes).view(dtype)
+        flat = self._arena.bytes_in(slab, self._offset(nbytes, slab.capacity), nbytes).view(dtype)
         return Room(flat, slab.address, slab.capacity, slab)
 
-    def _hollow(self, nbytes: int, dtype: torch.dtype, hole: range) -> Room:
-        """Allocate room of which the whole pages inside a hole, if any, are not mapped."""
+    def _hollow(self, nbytes: int, dtype: torch.dtype, hole: range) -> Room | None:
+        """Allocate room around the pages that lie whole in a hole, or return None if there are none."""
         page = self._arena.page
         # Few sizes: the addresses of each slab are kept.
-        capacity = max(page, 1 << (nbytes - 1).bit_length())
-        offset = capacity - nbytes if self._guard is Guard.RIGHT else 0
+        capacity = 1 << (nbytes - 1).bit_length()
+        offset = self._offset(nbytes, capacity)
         start, end = offset // page * page, -(-(offset + nbytes) // page) * page
         first, last = -(-(offset + hole.start) // page) * page, (offset + hole.stop) // page * page
         if first >= last:
-            first = last = end
-        parts = [(at, to - at) for at, to in ((start, first), (last, end)) if at < to]
-        slab = self._arena.take_hollow(capacity, parts)
-        closed = (first - offset, last - offset) if first < last else (0, 0)
+            return None
+        slab = self._arena.take_around(capacity, (start, first - start), (last, end - last))
         flat = self._arena.bytes_in(slab, offset, nbytes).view(dtype)
-        return Room(flat, slab.address + start, end - start, slab, closed)
+        return Room(flat, slab.address + start, end - start, slab, (first - offset, last - offset))
+
+    def _offset(self, nbytes: int, capacity: int) -> int:
+        """Return the offset of a tensor in its slab: flush with the guard."""
+        return capacity - nbytes if self._guard is Guard.RIGHT else 0
 
     def _give(self, slabs: list[CudaSlab]) -> None:
         del slabs
