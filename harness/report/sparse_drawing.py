@@ -3,7 +3,7 @@
 from markupsafe import Markup
 
 from attnfuzz.harness.verdict.failures import Observation
-from attnfuzz.kernels.sparse.inputs import OpInputs, columns
+from attnfuzz.kernels.sparse.inputs import OpInputs
 from attnfuzz.reference.sparse.case import SparseCase
 
 _CELL, _LEFT, _MOST_ROWS, _MOST_KEYS = 8, 150, 24, 96
@@ -15,7 +15,7 @@ def draw_lists(case: SparseCase, failure: Observation) -> Markup:
     The lists are those of a top-k of drawn scores; rows and keys beyond the picture are counted in words.
     """
     at = failure.step if 0 <= failure.step < len(case.steps) else 0
-    inputs = OpInputs(case, at, columns(case))
+    inputs = OpInputs(case, at)
     shown = inputs.rows[:_MOST_ROWS]
     keys = min(max((row.length for row in shown), default=1), _MOST_KEYS)
     parts = []

@@ -38,13 +38,13 @@ class SparseRow:
 class OpInputs:
     """The inputs of step `index` of a case.
 
-    Requests have pages of their own, `table` has their ids [requests with padding, columns]. Rows of padding see no
+    Requests have pages of their own, `table` has their ids [requests with padding, `columns`]. Rows of padding see no
     key. `keys_from[b]` is where the keys of request b begin among those of all.
     """
 
-    def __init__(self, case: SparseCase, index: int, columns: int) -> None:
+    def __init__(self, case: SparseCase, index: int) -> None:
         self.case, self.index, self.step = case, index, case.steps[index]
-        self.geometry, self._columns = case.geometry, columns
+        self.geometry, self.columns = case.geometry, _columns(case)
         lengths = [request.kv_len for request in self.step.requests]
         self.keys_from = tuple(sum(lengths[:b]) for b in range(len(lengths)))
         self.keys = sum(lengths)
@@ -90,7 +90,7 @@ class OpInputs:
     def table(self) -> torch.Tensor:
         """The page table, int32 [requests with padding, columns]."""
         padding = self.step.padding if self.step.mode.batched else 0
-        table = torch.full((len(self.pages) + padding, self._columns), WILD, dtype=torch.int32)
+        table = torch.full((len(self.pages) + padding, self.columns), WILD, dtype=torch.int32)
         for b, ids in enumerate(self.pages):
             table[b, : len(ids)] = ids
         return table
@@ -109,7 +109,7 @@ class OpInputs:
     @cached_property
     def tables_of_rows(self) -> torch.Tensor:
         """The row of the page table of each query, int32 [rows, columns]; rows of padding have none of their own."""
-        wild = torch.full((1, self._columns), WILD, dtype=torch.int32)
+        wild = torch.full((1, self.columns), WILD, dtype=torch.int32)
         table = torch.cat((self.table, wild))
         return table[[row.request if row.request >= 0 else len(table) - 1 for row in self.rows]]
 
@@ -261,7 +261,7 @@ def pool_pages(case: SparseCase) -> int:
     return 2 + max(sum(-(-request.kv_len // size) for request in step.requests) for step in case.steps)
 
 
-def columns(case: SparseCase) -> int:
+def _columns(case: SparseCase) -> int:
     """Return the number of columns of page tables."""
     size = case.geometry.page_size
     longest = max((request.kv_len for step in case.steps for request in step.requests), default=1)

@@ -17,12 +17,13 @@ from attnfuzz.kernels.interface.backend import (
     WrittenTensor,
 )
 from attnfuzz.kernels.sparse.compress import compressed
-from attnfuzz.kernels.sparse.inputs import NAN_BYTE, OpInputs, columns, graph_of, pool_pages, second_keys
+from attnfuzz.kernels.sparse.inputs import NAN_BYTE, OpInputs, graph_of, pool_pages, second_keys
+from attnfuzz.kernels.sparse.pool import KeyPool
 from attnfuzz.kernels.sparse.results import Part, Scored, Selected, SparselyAttended, SparseResult, written_rows
 from attnfuzz.reference.noise import NoiseModel
-from attnfuzz.reference.sparse import lists, packed
+from attnfuzz.reference.sparse import lists
 from attnfuzz.reference.sparse.capability import SparseCapability
-from attnfuzz.reference.sparse.case import KvFormat, SparseCase, SparseOp
+from attnfuzz.reference.sparse.case import SparseCase, SparseOp
 from attnfuzz.reference.sparse.indexer import Scoring, key_bounds, key_view, scale_bounds, scale_view
 from attnfuzz.reference.sparse.lists import Selection
 
@@ -40,14 +41,13 @@ class ChainSession:
         self, case: SparseCase, bench: Bench, ops: Mapping[str, Op], noise: NoiseModel, can: SparseCapability
     ) -> None:
         self._case, self._bench, self._ops, self._noise, self._can = case, bench, ops, noise, can
-        self._columns = columns(case)
         self._static: dict[tuple[object, str], _Tensors] = {}
         self._graphs: dict[tuple[object, str], Graph] = {}
         self._pools: _Tensors = {}
 
     def forward(self, index: int) -> SparseResult:
         """Run the ops of one step, each on right inputs."""
-        return SparseResult(tuple(_Forward(self, OpInputs(self._case, index, self._columns)).parts()))
+        return SparseResult(tuple(_Forward(self, OpInputs(self._case, index)).parts()))
 
     def launch(self, inputs: OpInputs, name: str, given: Mapping[str, Any], outputs: Mapping[str, Any]) -> _Tensors:
         """Launch an op, or replay its graph. Returns its tensors.
@@ -147,6 +147,7 @@ class _Forward:
         # Padding has no keys, wherever it is.
         self._firsts = tuple(inputs.keys_from[row.request] if row.request >= 0 else 0 for row in self._rows)
         self._starts = self._firsts if self._dense else (0,) * len(self._rows)
+        self._ops = [each for each in self._case.ops if not (each is SparseOp.TRANSFORM and self._fuses)]
         self._cache: torch.Tensor | None = None
         self._scores: torch.Tensor | None = None
         self._positions: torch.Tensor | None = None
@@ -154,21 +155,25 @@ class _Forward:
 
     def parts(self) -> list[Part]:
         """Run all ops, and return their results."""
-        run: dict[SparseOp, Callable[[bool], Part]] = {
+        run: dict[SparseOp, Callable[[], Part]] = {
             SparseOp.WRITE: self._write,
             SparseOp.LOGITS: self._logits,
             SparseOp.TOP_K: self._top_k,
             SparseOp.TRANSFORM: self._transform,
             SparseOp.ATTENTION: self._attention,
         }
-        ops = [each for each in self._case.ops if not (each is SparseOp.TRANSFORM and self._fuses)]
-        if ops == [SparseOp.COMPRESS]:
+        if self._ops == [SparseOp.COMPRESS]:
             return list(compressed(self._session, self._in))
-        return [run[op](op is ops[-1]) for op in ops]
+        return [run[op]() for op in self._ops]
 
     @property
     def _fuses(self) -> bool:
         return self._session.can.fused and self._case.has(SparseOp.TOP_K, SparseOp.TRANSFORM)
+
+    @property
+    def _width(self) -> int:
+        """The number of columns of scores."""
+        return self._in.keys if self._dense else self._in.columns * self._geometry.page_size
 
     @property
     def _ragged(self) -> bool:
@@ -184,7 +189,7 @@ class _Forward:
             counts[request] += 1
         return tuple(places)
 
-    def _write(self, last: bool) -> Part:
+    def _write(self) -> Part:
         inputs, size = self._in, self._geometry.page_size
         new = [
             inputs.keys_from[b] + position
@@ -196,7 +201,7 @@ class _Forward:
         padding = len(self._rows) - len(new)
         cache = self._index_cache(without=slots)
         before = cache.clone()
-        tensors = self._session.launch(
+        self._session.launch(
             inputs,
             "write",
             {
@@ -208,8 +213,7 @@ class _Forward:
             },
             {},
         )
-        del tensors
-        after = cache if last else cache.clone()
+        after = self._kept(cache, SparseOp.WRITE)
         at = torch.stack((slots // size, slots % size))
         low, high = scale_bounds(keys.float(), powers=self._geometry.powers)
         held = scale_view(after, size)[at[0], at[1]].view(torch.float32)[:, 0, 0]
@@ -236,9 +240,13 @@ class _Forward:
                 free,
             ),
         )
-        if not last:
+        if after is not cache:
             self._index_cache()
         return WrittenCache(written, self._tokens[: len(new)], self._name("write"))
+
+    def _kept(self, tensor: torch.Tensor, op: SparseOp) -> torch.Tensor:
+        """Return the result of an op. A copy, if later ops follow: they get right contents in its place."""
+        return tensor if op is self._ops[-1] else tensor.clone()
 
     def _name(self, name: str) -> str:
         return self._session.name_of(name)
@@ -260,9 +268,8 @@ class _Forward:
         self._cache = self._session.pool("kv_cache", content)
         return self._cache
 
-    def _logits(self, last: bool) -> Part:
+    def _logits(self) -> Part:
         inputs, geometry = self._in, self._geometry
-        width = inputs.keys if self._dense else self._session._columns * geometry.page_size  # noqa: SLF001
         keys, scales = inputs.index_cache_keys
         scoring = Scoring(
             inputs.index_queries,
@@ -272,7 +279,7 @@ class _Forward:
             self._firsts,
             self._starts,
             self._lengths,
-            width,
+            self._width,
             -torch.inf if self._session.can.cleans else None,
         )
         given: dict[str, Any] = {"q": inputs.index_queries, "weights": inputs.index_weights}
@@ -302,10 +309,12 @@ class _Forward:
                 "page_size": geometry.page_size,
                 "next_n": inputs.step.queries,
             }
-        tensors = self._session.launch(inputs, name, given, {"logits": ((len(self._rows), width), torch.float32)})
+        tensors = self._session.launch(inputs, name, given, {"logits": ((len(self._rows), self._width), torch.float32)})
         logits = tensors["logits"]
         before = torch.full_like(logits, torch.nan)
-        part = Scored(self._name(name), _kept(logits, last), before, scoring, self._session.noise, self._tokens)
+        part = Scored(
+            self._name(name), self._kept(logits, SparseOp.LOGITS), before, scoring, self._session.noise, self._tokens
+        )
         self._scores = scoring.right.float()
         return part
 
@@ -316,7 +325,7 @@ class _Forward:
     def _row_lengths(self) -> torch.Tensor:
         return torch.tensor(self._lengths, dtype=torch.int32)
 
-    def _top_k(self, last: bool) -> Part:
+    def _top_k(self) -> Part:
         inputs, geometry = self._in, self._geometry
         scores = self._scores if self._scores is not None else self._drawn_scores()
         names = None
@@ -332,7 +341,8 @@ class _Forward:
         tensors = self._session.launch(inputs, name, given, {place: (shape, torch.int32)})
         selection = Selection(scores, self._starts, self._lengths, geometry.top_k, names)
         got = tensors[place]
-        part = Selected(self._name(name), place, _kept(got, last), selection, self._tokens)
+        kept = self._kept(got, SparseOp.TOP_K)
+        part = Selected(self._name(name), place, kept, selection, self._tokens)
         right, made = selection.right.clone(), got.cpu()
         for row in range(len(self._rows)):
             if not selection.mistake(row, made[row]):
@@ -345,8 +355,7 @@ class _Forward:
 
     def _drawn_scores(self) -> torch.Tensor:
         """Draw the scores of all rows, with NaN outside of them: nothing may read it."""
-        width = self._in.keys if self._dense else self._session._columns * self._geometry.page_size  # noqa: SLF001
-        scores = torch.full((len(self._rows), width), torch.nan)
+        scores = torch.full((len(self._rows), self._width), torch.nan)
         for row, (start, length) in enumerate(zip(self._starts, self._lengths, strict=True)):
             scores[row, start : start + length] = self._in.scores(row)
         return scores
@@ -374,7 +383,7 @@ class _Forward:
             "page_size": self._geometry.page_size,
         }
 
-    def _transform(self, last: bool) -> Part:
+    def _transform(self) -> Part:
         inputs = self._in
         positions = self._positions
         if positions is None:
@@ -393,21 +402,21 @@ class _Forward:
         got = tensors[place]
         self._slots = right
         before = torch.full_like(got, -(1 << 31))
-        return written_rows(self._name(name), "slots", before, _kept(got, last), right, right, self._tokens)
+        kept = self._kept(got, SparseOp.TRANSFORM)
+        return written_rows(self._name(name), "slots", before, kept, right, right, self._tokens)
 
     def _table_of(self, row: int) -> torch.Tensor:
         request = self._rows[row].request
         return self._in.pages[request] if request >= 0 else torch.zeros(1, dtype=torch.int32)
 
-    def _attention(self, last: bool) -> Part:
-        del last
+    def _attention(self) -> Part:
         inputs, geometry = self._in, self._geometry
         count = inputs.keys if self._ragged else pool_pages(self._case) * geometry.page_size
         entries = self._entries()
-        pools = [_Pool(self._session, inputs, "", count, None if self._ragged else inputs.all_slots)]
+        pools = [KeyPool(self._session, inputs, "", count, None if self._ragged else inputs.all_slots)]
         listed = [(entries, geometry.top_k)]
         if geometry.second:
-            pools.append(_Pool(self._session, inputs, "extra_", 0, None))
+            pools.append(KeyPool(self._session, inputs, "extra_", 0, None))
             own = [
                 inputs.positions(row, geometry.second, second_keys(each.length), 1) + pools[1].firsts[each.request]
                 if each.request >= 0
@@ -474,57 +483,3 @@ class _Forward:
             entries[real] = names[positions[real].long()].int()
             made.append(entries)
         return made
-
-
-class _Pool:
-    """One KV pool of a step, at whose `slots` the keys of all requests are; packed if `at` is None."""
-
-    def __init__(
-        self, session: ChainSession, inputs: OpInputs, prefix: str, slots: int, at: torch.Tensor | None
-    ) -> None:
-        self._session, self._format, self.prefix = session, inputs.geometry.format, prefix
-        lengths = [request.kv_len for request in inputs.step.requests]
-        if prefix:
-            lengths = [second_keys(each) for each in lengths]
-            most = max(sum(second_keys(request.kv_len) for request in step.requests) for step in session.case.steps)
-            # At least one more, which no list has, in whole pages.
-            slots = (most // inputs.geometry.page_size + 1) * inputs.geometry.page_size
-        self.firsts = [sum(lengths[:b]) for b in range(len(lengths))]
-        self.slots = slots
-        keys, values = inputs.contents(lengths, salt=1 if prefix else 0)
-        at = torch.arange(len(keys)) if at is None else at
-        self._keys = _spread(keys, at, slots)
-        self._values = None if values is None else _spread(values, at, slots)
-        self._value_dim, self._page_size = inputs.geometry.value_dim, inputs.geometry.page_size
-        self._packed_step = not prefix and slots == inputs.keys
-
-    def tensors(self) -> _Tensors:
-        """Return the tensors of the pool in guarded memory. Packed keys of a prefill are its own."""
-        keys = packed.in_pages(self._keys, self._page_size) if self._format is KvFormat.PAGED else self._keys
-        parts = {"keys": keys, "values": self._values}
-        made = {f"{self.prefix}{name}": part for name, part in parts.items() if part is not None}
-        if self._packed_step:
-            return made
-        return {name: self._session.pool(name, part) for name, part in made.items()}
-
-    def chosen(self, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the keys and values at slots [n], each [n, kv_heads, dim]."""
-        keys = self._keys[slots]
-        if self._format is KvFormat.PACKED:
-            keys = packed.unpack(keys)[:, None]
-        elif self._format is KvFormat.PAGED:
-            keys = packed.unpack_paged(keys)[:, None]
-        values = keys[..., : self._value_dim] if self._values is None else self._values[slots]
-        return keys, values
-
-
-def _spread(rows: torch.Tensor, at: torch.Tensor, count: int) -> torch.Tensor:
-    """Return `count` rows of NaN, with `rows` at some of them."""
-    bits = torch.full((count, *rows.shape[1:-1], rows.shape[-1] * rows.itemsize), NAN_BYTE, dtype=torch.uint8)
-    bits[at] = rows.contiguous().view(torch.uint8)
-    return bits.view(rows.dtype)
-
-
-def _kept(tensor: torch.Tensor, last: bool) -> torch.Tensor:
-    """Return a result on the host. A later op may get another one in its place."""
-    return tensor if last else tensor.clone()
