@@ -4,20 +4,17 @@
 
 Each file in benchmarks/cuda_regressions is a mistake (benchmarks/cuda_plants.py). The modules that it changes are
 compiled, and `attnfuzz fuzz --backend NAME --time 60s` runs with the official ledger on geometries of these modules. It
-is stopped when the first failure is filed that is not in the ledger. Then the unchanged modules are fuzzed for as long.
+is stopped at the first finding that passes when it is replayed on the unchanged modules (benchmarks/cuda_campaigns.py).
+Then the unchanged modules are fuzzed for as long.
 
 Compiled libraries stay in WORK/libraries, and results in WORK/results.json: both are taken up again by the next call.
 `--compile` needs no GPU. With RESULTS in the environment, the tables are also written into that page of docs/results.
 """
 
-import contextlib
 import os
 import re
 import shutil
-import signal
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +29,7 @@ os.environ.setdefault("FLASHINFER_CUDA_ARCH_LIST", "9.0a")
 os.environ.setdefault("TVM_FFI_CUDA_ARCH_LIST", "9.0")
 
 import click  # noqa: E402
-import msgspec  # noqa: E402
+from cuda_campaigns import BadResults, Campaigns, Pretended, Result, Results  # noqa: E402
 from cuda_plants import (  # noqa: E402
     BadPlant,
     Linked,
@@ -58,137 +55,19 @@ from attnfuzz.kernels.native import build as native  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 _NO_GPU = "no GPU"
-_POLL = 0.25
-_AFTER_FINDING = 2.0
-"""Seconds that a campaign goes on after its first finding, for others that are about to be filed."""
-_TO_END = 15.0
-"""Seconds that a campaign may take to end after an interrupt."""
-_TO_START = 90.0
-"""Seconds beyond its time that a campaign may take in all."""
-
-
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of the campaign on a plant, or on unchanged modules if `plant` is "".
-
-    `seconds` is the time from the campaign's start to its first finding, None if it has none. `titles` are its causes.
-    """
-
-    plant: str
-    backend: str
-    seconds: float | None
-    cases: int
-    deaths: int
-    titles: tuple[str, ...]
-    error: str = ""
-
-
-class Results(msgspec.Struct, kw_only=True):
-    """All results, and the machine that they come from."""
-
-    machine: str = ""
-    all: list[Result] = []
-
-
-class _Finding(msgspec.Struct, kw_only=True):
-    """The fields of an event that a watcher needs."""
-
-    event: str
-    at: float
-    known: str | None = None
-
-
-class Campaigns:
-    """Runs campaigns in the folder `work`, a few at a time, and keeps their results."""
-
-    def __init__(self, work: Path, *, seconds: float, jobs: int, pretend: str, time_left: Callable[[], float]) -> None:
-        self._work, self._seconds, self._jobs, self._pretend = work, seconds, jobs, pretend
-        self._time_left, self._lock = time_left, threading.Lock()
-        self._file = work / "results.json"
-        self.results = msgspec.json.decode(self._file.read_bytes(), type=Results) if self._file.exists() else Results()
-
-    def done(self, plant: str, backend: str) -> bool:
-        """Return whether this campaign has a result, other than that it could not run."""
-        return any((each.plant, each.backend) == (plant, backend) and not each.error for each in self.results.all)
-
-    def run(self, plant: str, backend: str, home: Path) -> None:
-        """Run one campaign in the home that `furnished` has made, and keep its result."""
-        if self._time_left() < self._seconds / 2:
-            return
-        result = self._campaign(plant, backend, home)
-        with self._lock:
-            others = [each for each in self.results.all if (each.plant, each.backend) != (plant, backend)]
-            self.results.all = [*others, result]
-            self._file.write_bytes(msgspec.json.format(msgspec.json.encode(self.results)))
-            found = f"{result.seconds:.0f} s: {result.titles[0]}" if result.seconds is not None else "nothing"
-            print(f"{plant or 'unchanged'} ({backend}): {result.error or found}", flush=True)
-
-    def _campaign(self, plant: str, backend: str, home: Path) -> Result:
-        folder = home / "home"
-        shutil.rmtree(folder, ignore_errors=True)
-        time_for_it = min(self._seconds, self._time_left())
-        command = [sys.executable, "-m", "attnfuzz", "fuzz", "--backend", self._pretend or backend]
-        command += ["--time", f"{time_for_it:.0f}s", "--jobs", f"{self._jobs}", "--home", str(folder), "--quiet"]
-        command += ["--json", str(home / "answer.json"), "--ledger", str(ROOT / "attnfuzz-ledger.toml")]
-        environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
-        if _VISIBLE is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = _VISIBLE
-        environment |= {"ATTNFUZZ_CACHE": str(home / "cache"), "FLASHINFER_WORKSPACE_BASE": str(home / "fi")}
-        environment |= {"ATTNFUZZ_BUILT": "1"}
-        (home / "answer.json").unlink(missing_ok=True)
-        with (home / "output.txt").open("w") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=ROOT)
-            seconds = _watch(process, folder, deadline=time.monotonic() + time_for_it + _TO_START)
-        return _result(plant, backend, home, seconds)
-
-
-def _watch(process: subprocess.Popen[bytes], folder: Path, deadline: float) -> float | None:
-    """Wait for a campaign, and interrupt it after its first finding. Returns the time of that finding."""
-    first, interrupted = None, 0.0
-    while process.poll() is None:
-        time.sleep(_POLL)
-        now = time.monotonic()
-        if first is None:
-            first = next((each.at for each in _findings(folder) if each.known is None), None)
-            seen = now
-        due = first is not None and now > seen + _AFTER_FINDING
-        if (due or now > deadline) and not interrupted:
-            process.send_signal(signal.SIGINT)
-            interrupted = now
-        if interrupted and now > interrupted + _TO_END:
-            process.kill()
-    return first if first is not None else next((each.at for each in _findings(folder) if each.known is None), None)
-
-
-def _findings(folder: Path) -> Iterator[_Finding]:
-    """Yield the findings in the log of the campaign in `folder`."""
-    for log in folder.glob("campaigns/*/events.ndjson"):
-        for line in log.read_bytes().splitlines():
-            if b'"FindingFiled"' in line:
-                with contextlib.suppress(msgspec.DecodeError):
-                    event = msgspec.json.decode(line, type=_Finding)
-                    if event.event == "FindingFiled":
-                        yield event
-
-
-def _result(plant: str, backend: str, home: Path, seconds: float | None) -> Result:
-    try:
-        answer = msgspec.json.decode((home / "answer.json").read_bytes())
-    except (OSError, msgspec.DecodeError):
-        lines = (home / "output.txt").read_text(errors="replace").strip().splitlines() or ["no output"]
-        return Result(
-            plant=plant, backend=backend, seconds=seconds, cases=0, deaths=0, titles=(), error=f"no answer: {lines[-1]}"
-        )
-    titles = tuple(cause["title"] for cause in answer["causes"] if cause["known"] is None)
-    unsaid = ("filed, not confirmed",) if seconds is not None and not titles else ()
-    return Result(
-        plant=plant,
-        backend=backend,
-        seconds=seconds,
-        cases=answer["cases"],
-        deaths=answer["deaths"],
-        titles=titles or unsaid,
-        error=answer["failed"] or "",
-    )
+_COLUMNS = (
+    "plant",
+    "area",
+    "mistake",
+    "file",
+    "found",
+    "after",
+    "cases",
+    "deaths",
+    "also unchanged",
+    "undecided",
+    "first finding that is the plant's",
+)
 
 
 def furnished(work: Path, name: str, modules: Iterable[Module], libraries: Mapping[str, Path], own: Path) -> Path:
@@ -253,7 +132,13 @@ def _own_kernels(plants: Iterable[Plant]) -> None:
     "--budget", type=click.FloatRange(min=1), default=3600.0, help="Seconds after which nothing new is begun."
 )
 @click.option("--controls/--no-controls", default=True, help="Fuzz the unchanged modules, too.")
-@click.option("--pretend", default="", metavar="NAME", help="Fuzz this backend instead, to try this script on a CPU.")
+@click.option(
+    "--pretend",
+    "pretended",
+    nargs=2,
+    metavar="PLANTED UNCHANGED",
+    help="Fuzz the backend PLANTED for each plant, and replay its findings on UNCHANGED, to try this script on a CPU.",
+)
 def main(
     compiling: bool,
     running: bool,
@@ -265,7 +150,7 @@ def main(
     compilers: int,
     budget: float,
     controls: bool,
-    pretend: str,
+    pretended: tuple[str, str] | None,
 ) -> None:
     """Compile the plants, run their campaigns, and print the tables."""
     end = time.monotonic() + budget
@@ -282,7 +167,17 @@ def main(
         refused.append(str(error))
         print(error, flush=True)
 
-    campaigns = Campaigns(work, seconds=seconds, jobs=jobs, pretend=pretend, time_left=lambda: end - time.monotonic())
+    try:
+        campaigns = Campaigns(
+            work,
+            seconds=seconds,
+            jobs=jobs,
+            pretended=Pretended(*pretended) if pretended else None,
+            gpus=_VISIBLE,
+            time_left=lambda: end - time.monotonic(),
+        )
+    except BadResults as error:
+        raise click.ClickException(str(error)) from error
     if compiling or running:
         libraries = prepared(plants, work, complain)
     if compiling:
@@ -297,9 +192,9 @@ def main(
         print(f"compiled in {time.monotonic() - start:.0f} s", flush=True)
     if running:
         campaigns.results.machine = _machine()
-        if campaigns.results.machine == _NO_GPU and not pretend:
-            raise click.ClickException("--run needs an NVIDIA GPU; with --pretend NAME, it can be tried on a CPU")
-        todo = _todo(plants, libraries, campaigns, work, controls=controls, pretend=bool(pretend))
+        if campaigns.results.machine == _NO_GPU and not pretended:
+            raise click.ClickException("--run needs an NVIDIA GPU; with --pretend, it can be tried on a CPU")
+        todo = _todo(plants, libraries, campaigns, work, controls=controls, pretend=bool(pretended))
         with ThreadPoolExecutor(at_once) as pool:
             list(pool.map(lambda one: one(), todo))
     _print_tables(plants, campaigns.results, refused)
@@ -315,22 +210,27 @@ def _todo(
     pretend: bool,
 ) -> Iterator[Callable[[], None]]:
     """Yield the campaigns without a result whose libraries are there: those of plants, then those of no plant."""
+    replayed_in: dict[str, Path] = {}
     wanted = [(plant.name, plant.name, plant) for plant in plants]
     if controls:
         wanted += [("", _control(name), plant) for name, plant in {plant.backend: plant for plant in plants}.items()]
     for name, key, plant in wanted:
-        made = libraries.get(key, ())
-        if campaigns.done(name, plant.backend) or not made:
+        made, backend = libraries.get(key, ()), plant.backend
+        if campaigns.done(name, backend) or not made:
             continue
-        if not pretend and (missing := [each.module for each in made if not each.library.exists()]):
+        unchanged = libraries[_control(backend)]
+        if not pretend and (missing := [each.module for each in (*made, *unchanged) if not each.library.exists()]):
             print(f"{key} is not run: {missing[0]} is not compiled", flush=True)
             continue
-        modules = {
-            module.name: module for other in plants if other.backend == plant.backend for module in modules_for(other)
-        }
-        mine = [modules[each.module] for each in made]
-        home = furnished(work, key, mine, {each.module: each.library for each in made}, work / "own")
-        yield partial(campaigns.run, name, plant.backend, home)
+        modules = {module.name: module for other in plants if other.backend == backend for module in modules_for(other)}
+
+        def home(folder: str, linked_here: Sequence[Linked], modules: Mapping[str, Module] = modules) -> Path:
+            mine = [modules[each.module] for each in linked_here]
+            return furnished(work, folder, mine, {each.module: each.library for each in linked_here}, work / "own")
+
+        if name and backend not in replayed_in:
+            replayed_in[backend] = home(f"replays {backend}", unchanged)
+        yield partial(campaigns.run, name, backend, home(key, made), replayed_in[backend] if name else None)
 
 
 def _machine() -> str:
@@ -346,15 +246,8 @@ def _machine() -> str:
 def _print_tables(plants: Sequence[Plant], results: Results, refused: Sequence[str]) -> None:
     by_plant = {each.plant: each for each in results.all if each.plant}
     rows = [_row(plant, by_plant.get(plant.name)) for plant in plants]
-    ran = [by_plant[plant.name] for plant in plants if plant.name in by_plant and not plant.equivalent]
-    times = [each.seconds for each in ran if each.seconds is not None]
-    after = f"{median(times):.0f} s (median)" if times else ""
-    cases, deaths = (str(sum(numbers)) for numbers in ([each.cases for each in ran], [each.deaths for each in ran]))
-    rows.append(
-        ("all that are not equivalent", "", "", "", f"{len(times)} of {len(ran)}", after, cases, deaths, "", "")
-    )
-    columns = ("plant", "area", "mistake", "file", "finding", "after", "cases", "deaths", "causes", "first cause")
-    _show("Regressions planted in CUDA sources", columns, rows, results.machine)
+    rows.append(_total([by_plant[each.name] for each in plants if each.name in by_plant and not each.equivalent]))
+    _show("Regressions planted in CUDA sources", _COLUMNS, rows, results.machine)
     unchanged = [each for each in results.all if not each.plant]
     more = [
         (each.backend, str(each.cases), str(each.deaths), each.error or "; ".join(each.titles) or "none")
@@ -374,14 +267,36 @@ def _print_tables(plants: Sequence[Plant], results: Results, refused: Sequence[s
 def _row(plant: Plant, result: Result | None) -> Sequence[str]:
     known = (plant.name, plant.area, plant.kind, Path(plant.source).name)
     if result is None:
-        return (*known, "not run", "", "", "", "", plant.equivalent)
+        return (*known, "not run", "", "", "", "", "", plant.equivalent)
     found = result.seconds is not None
     text = result.error or (result.titles[0] if result.titles else "")
     if plant.equivalent:
         text = f"equivalent: {plant.equivalent} {text}".strip()
-    after = f"{result.seconds:.0f} s" if result.seconds is not None else ""
-    causes = str(len(result.titles))
-    return (*known, "yes" if found else "no", after, str(result.cases), str(result.deaths), causes, text)
+    return (*known, "yes" if found else "no", _seconds(result.seconds), *_counts([result]), text)
+
+
+def _total(ran: Sequence[Result]) -> Sequence[str]:
+    times = [each.seconds for each in ran if each.seconds is not None]
+    after = f"{_seconds(median(times))} (median)" if times else ""
+    found = f"{len(times)} of {len(ran)}"
+    return ("all that are not equivalent", "", "", "", found, after, *_counts(ran), "")
+
+
+def _seconds(time: float | None) -> str:
+    return "" if time is None else f"{time:.0f} s"
+
+
+def _counts(ran: Sequence[Result]) -> Sequence[str]:
+    """Return the sums of the columns that count."""
+    return [
+        str(sum(numbers))
+        for numbers in (
+            [each.cases for each in ran],
+            [each.deaths for each in ran],
+            [each.unchanged for each in ran],
+            [each.undecided for each in ran],
+        )
+    ]
 
 
 def _show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], machine: str) -> None:
