@@ -30,8 +30,8 @@ from attnfuzz.kernels.gpu.compilation import first_error
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 
 PLANTS = Path(__file__).with_suffix("").with_name("cuda_regressions")
-RELEASE = "0.7.2.post1"
-"""The release whose sources the plants change."""
+RELEASES = ("0.7.2.post1", "0.7.4")
+"""The releases whose sources the plants change."""
 
 CONTROL = ""
 """The name of no plant: its libraries are unchanged."""
@@ -49,8 +49,8 @@ _LAST = ("sm90_kernel", "kernel", "run")
 def package() -> Path:
     """Return the folder of the installed FlashInfer, without importing it. Raises BadPlant if it is another release."""
     found = find_spec("flashinfer")
-    if found is None or found.origin is None or str(installed()) != RELEASE:
-        raise BadPlant(f"the plants change the sources of FlashInfer {RELEASE}: install that release")
+    if found is None or found.origin is None or str(installed()) not in RELEASES:
+        raise BadPlant(f"the plants change the sources of FlashInfer {' and '.join(RELEASES)}: install one of them")
     return Path(found.origin).parent
 
 
