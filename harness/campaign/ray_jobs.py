@@ -17,7 +17,7 @@ import attnfuzz
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcess
 from attnfuzz.harness.campaign.prepare import lacking, prepare
-from attnfuzz.harness.search.messages import AnyMessage, JobSetup, MaySettle, Slice, SliceDone
+from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice, SliceDone
 from attnfuzz.kernels.interface.toolchain import BUILT, lacks_modules
 from attnfuzz.reference.user_error import UserError
 
@@ -70,14 +70,14 @@ class JobActor:
         prepare([name for name in self._backends if name not in missing], lambda _: None)
         return Greeting(attnfuzz.__version__, missing)
 
+    def answer(self, *, granted: bool) -> None:
+        """Answer the claim of the job, while `run` is in progress."""
+        self._process.send(granted)
+
     def run(self, task: Slice) -> Iterator[AnyMessage | ActorEnded]:
         """Run a slice. The last message is SliceDone or ActorEnded."""
         self._process.send(task)
         for message in self._messages:
-            if isinstance(message, MaySettle):
-                # Asking the main process would take another method of a busy actor.
-                self._process.send(True)
-                continue
             yield message
             if isinstance(message, SliceDone):
                 return
@@ -142,7 +142,9 @@ class RayJobs:
         self._hand_out()
 
     def answer(self, job: int, *, granted: bool) -> None:
-        """Do nothing: actors grant all claims, so two of them may settle one failure."""
+        """Answer the claim of the actor that runs a slice for `job`."""
+        for actor in self._actors_of(job):
+            actor.answer.remote(granted=granted)
 
     def restart(self, job: int) -> None:
         """Request another actor after the actor of `job` exited."""
@@ -150,9 +152,8 @@ class RayJobs:
 
     def kill(self, job: int) -> None:
         """Kill the actor that runs a slice for `job`. One that waits for room is left alone."""
-        for number, placed in self._running.values():
-            if number == job:
-                self._ray.kill(placed.actor)
+        for actor in self._actors_of(job):
+            self._ray.kill(actor)
 
     def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
         """Return the next message of any job, with the job's number, or None if none came in `timeout` seconds.
@@ -171,6 +172,9 @@ class RayJobs:
             self._greet(ready[0])
             return None
         return self._take(ready[0])
+
+    def _actors_of(self, job: int) -> list[Any]:
+        return [placed.actor for number, placed in self._running.values() if number == job]
 
     def _connect(self) -> None:
         if self._ray.is_initialized():
@@ -193,7 +197,8 @@ class RayJobs:
         self._owned = True
 
     def _begin_actor(self) -> None:
-        actor_class = self._ray.remote(num_cpus=1, num_gpus=self._gpus)(JobActor)
+        # A slice runs in one thread, and claims are answered in the other.
+        actor_class = self._ray.remote(num_cpus=1, num_gpus=self._gpus, max_concurrency=2)(JobActor)
         actor = actor_class.remote(self._begun, self._setup, _choices())
         self._starting[actor.greeting.remote()] = self._begun, actor
         self._begun += 1

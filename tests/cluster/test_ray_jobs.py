@@ -9,7 +9,7 @@ from cluster_nodes import add_node
 
 from attnfuzz.harness.campaign.jobs import JobEnded
 from attnfuzz.harness.campaign.ray_jobs import RayError, RayJobs
-from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice, SliceDone
+from attnfuzz.harness.search.messages import AnyMessage, Caught, JobSetup, MaySettle, Slice, SliceDone
 
 pytestmark = pytest.mark.cluster
 
@@ -102,6 +102,22 @@ def test_a_slice_without_a_free_actor_is_taken_by_another_job(cluster: Any) -> N
         for job in range(3):
             jobs.start(job, task(job, 3))
         assert finished(listen(jobs, lambda heard: len(finished(heard)) == 3)) == {0: 3, 1: 3, 2: 3}
+
+
+def test_an_actor_leaves_a_failure_whose_claim_is_refused(cluster: Any) -> None:
+    add_node(cluster)
+    failing = "trtllm_mha@21649-before"
+    with ray_jobs(cluster, 1, backend=failing) as jobs:
+        jobs.start(0, Slice(backend=failing, index=0, seed=1, examples=200))
+        heard: list[tuple[int, AnyMessage]] = []
+        while not finished(heard):
+            job, message = listen(jobs, bool)[0]
+            heard.append((job, message))
+            if isinstance(message, MaySettle):
+                jobs.answer(job, granted=False)
+    messages = [message for _, message in heard]
+    assert any(isinstance(message, MaySettle) for message in messages)
+    assert not any(isinstance(message, Caught) for message in messages)
 
 
 def test_a_job_that_needs_a_gpu_runs_where_there_is_one(cluster: Any) -> None:
