@@ -44,11 +44,13 @@ class Family(ABC, Generic[C]):
     `case_type` is the type of its cases, and `table` has their features. If it `has_axes` of coverage, reports show
     which pairs of features were reached. `backends` are its own backends. Users' backends have capabilities of exactly
     the `capability_type`, a struct or a dataclass; without one, the family's package has all backends.
+    Results without noise models are compared as `comparison` says, in a clause.
     `harness.families.simple` has families of a few lines.
     """
 
     case_type: type[C]
     capability_type: type[Any] | None = None
+    comparison = "compared bit for bit"
     has_axes = False
     table = FeatureTable()
     backends: tuple["Backend", ...] = ()
@@ -65,6 +67,10 @@ class Family(ABC, Generic[C]):
 
         A capability has `device`, `patience`, and `why_not(case)`: the features of a case that are not supported.
         """
+
+    def supports(self, capability: Any) -> str:
+        """Return the features that a capability supports as sentences, or "" if there is nothing to choose."""
+        return ""
 
     # Drawing, and coverage
 

@@ -1,13 +1,18 @@
 """Plain cases of a backend: few requests without any feature, to see whether it can be called at all."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
+from math import gcd
+from typing import TypeVar
 
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, Request, Scales, Step, Views
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.rope import Rope
 from attnfuzz.strategies.supported import dtype_pairs, head_dims, latents
+
+C = TypeVar("C", bound=AnyCase)
 
 MOST = 20
 
@@ -21,10 +26,17 @@ def plain_cases(can: Capability, backend: str) -> tuple[Case, ...]:
     Their outputs hold sentinels, so that rows which were never written show.
     """
     combinations = product(geometries(can), can.modes)
-    covered = [case for each in combinations if can.can_run(case := _case(can, backend, *each))]
-    # Evenly, so that each value of each feature occurs.
-    share = max(1.0, len(covered) / MOST)
-    return tuple(covered[int(index * share)] for index in range(min(MOST, len(covered))))
+    return spread([case for each in combinations if can.can_run(case := _case(can, backend, *each))])
+
+
+def spread(covered: Sequence[C]) -> tuple[C, ...]:
+    """Return up to MOST of these cases in their order, in which each value of each feature occurs."""
+    count = len(covered)
+    if count <= MOST:
+        return tuple(covered)
+    # A stride that divides no period of the product, near the golden section: neighbours are left out evenly.
+    stride = next(each for each in range(round(count * 0.618), count) if gcd(each, count) == 1)
+    return tuple(covered[at] for at in sorted(index * stride % count for index in range(MOST)))
 
 
 def _case(can: Capability, backend: str, geometry: Geometry, mode: Mode) -> Case:

@@ -107,7 +107,8 @@ def supports(name: str) -> str:
     backend = resolve(name)
     can: object = backend.capability
     if not isinstance(can, Capability):
-        return f"{noise_words(backend).capitalize()}."
+        features, judged = family_with(can).supports(can), f"{noise_words(backend).capitalize()}."
+        return f"{features}\n{judged}" if features else judged
     if name != fixed(name) and can == resolve(fixed(name)).capability:
         return f"As {fixed(name)}."
     modes = "Every mode" if set(can.modes) == set(Mode) else ", ".join(can.modes).capitalize()
@@ -143,7 +144,7 @@ def _features(can: Capability) -> list[str]:
 def noise_words(backend: Backend) -> str:
     """Return which noise model judges a backend here, in a clause without a full stop."""
     if not _noises(backend):
-        return "compared bit for bit"
+        return family_with(backend.capability).comparison
     if uncalibrated(backend):
         return "uncalibrated: judged by the bounds of an unknown kernel"
     if all(each.origin is Origin.CALIBRATED for each in _noises(backend)):

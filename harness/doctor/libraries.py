@@ -23,7 +23,7 @@ def one_of_each(device: Device) -> dict[str, str]:
     here = [each for each in builtin().values() if each.capability.device is device and each.missing() is None]
     for backend in here:
         can: object = backend.capability
-        # Writers of the KV cache have no plain cases.
+        # Of each library its attention: one row shows whether the library can be called.
         attends = isinstance(can, Capability) and not can.writes
         if attends and backend.name == fixed(backend.name) and not lacks_modules(backend):
             cases = len(plain_cases(backend.capability, backend.name))

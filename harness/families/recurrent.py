@@ -1,6 +1,6 @@
 """Recurrent state: gated delta rules, Mamba, lightning attention and causal convolutions, on pools of slots."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,10 +17,11 @@ from attnfuzz.kernels.recurrent.capability import StateCapability
 from attnfuzz.kernels.recurrent.native import NATIVE_STATES
 from attnfuzz.kernels.recurrent.result import StateResult
 from attnfuzz.reference.case_file import case_id
-from attnfuzz.reference.recurrent.case import StateCase, StateMode, StateStep, StateValues
+from attnfuzz.reference.recurrent.case import StateCase, StateMode, StateOp, StateStep, StateValues
 from attnfuzz.reference.recurrent.edits import EDITS, plain_fields, with_steps
 from attnfuzz.reference.recurrent.features import STATE_TABLE
 from attnfuzz.strategies.lean import Lean
+from attnfuzz.strategies.plain_states import plain_states
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -32,17 +33,32 @@ class RecurrentFamily(Family[StateCase]):
     case_type, result_type = StateCase, StateResult
     capability_type = StateCapability
     table = STATE_TABLE
+    comparison = "outputs and states compared within bounds, other slots bit for bit"
     persists = True
     backends: tuple[Any, ...] = NATIVE_STATES
 
     def runs(self, capability: Any) -> bool:
         return isinstance(capability, StateCapability)
 
+    def supports(self, capability: StateCapability) -> str:
+        states = "" if capability.op is StateOp.CONV else f", states of {', '.join(capability.state_dtypes)}"
+        can = capability
+        flags = {"several drafts": can.most_drafts > 1, "graphs": can.replays, "states that move": can.moves}
+        others = ", ".join(name for name, held in flags.items() if held)
+        words = f"{capability.op}: {', '.join(capability.modes)}.\n{', '.join(capability.dtypes)}{states}"
+        return f"{words}; {others}." if others else f"{words}."
+
     def cases(self, capability: StateCapability, backend: str, lean: Lean) -> "SearchStrategy[StateCase]":
         from attnfuzz.strategies.states import state_cases  # noqa: PLC0415 - jobs alone draw, with Hypothesis
 
         del lean
         return state_cases(capability, backend)
+
+    def plain_cases(self, capability: StateCapability, backend: str) -> Iterable[StateCase]:
+        return plain_states(capability, backend)
+
+    def outline(self, case: StateCase) -> tuple[str, ...]:
+        return ", ".join(case.modes), f"{case.dtype} with states of {case.state_dtype}"
 
     def first_steps(self, case: StateCase, count: int) -> StateCase:
         return replace(case, steps=case.steps[:count])

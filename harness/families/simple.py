@@ -97,6 +97,7 @@ class SimpleFamily(Family[S]):
     """A family of ops that are launched in the same way: backends differ in the function of their op."""
 
     result_type = ComparedResult
+    comparison = "compared with right contents, within the bounds that come with them"
     capability_type = SimpleCapability
 
     def __init__(self, case_type: type[S], step: Step[S], ops: Mapping[str, Op], device: Device = Device.CPU) -> None:

@@ -1,7 +1,7 @@
 """Sparse attention: an indexer's cache and scores, top-k, transforms of lists, and attention over lists."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace as replaced
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,11 +27,12 @@ from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.sparse.capability import SparseCapability
-from attnfuzz.reference.sparse.case import SparseCase
+from attnfuzz.reference.sparse.case import SparseCase, SparseMode, SparseOp
 from attnfuzz.reference.sparse.edits import EDITS, plainer
 from attnfuzz.reference.sparse.features import TABLE
 from attnfuzz.reference.sparse.words import describe
 from attnfuzz.strategies.lean import Lean
+from attnfuzz.strategies.plain_sparse import plain_sparse
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -41,11 +42,21 @@ class SparseFamily(Family[SparseCase]):
     """Sparse attention, whose ops run in one case and are judged one by one."""
 
     case_type, result_type = SparseCase, SparseResult
+    capability_type = SparseCapability
+    comparison = "lists compared as sets, slots bit for bit, keys and scales within their roundings"
     table = TABLE
     backends: tuple[Backend, ...] = backends()  # type: ignore[assignment]
 
     def runs(self, capability: object) -> bool:
         return isinstance(capability, SparseCapability)
+
+    def supports(self, capability: SparseCapability) -> str:
+        chains = "; ".join(" + ".join(ops) for ops in dict.fromkeys(capability.chains))
+        modes = "every mode" if set(capability.modes) == set(SparseMode) else ", ".join(capability.modes)
+        graphs = ", graphs" if capability.replays else ""
+        attends = any(SparseOp.ATTENTION in ops for ops in capability.chains)
+        formats = f"; a KV cache of {', '.join(capability.formats)}" if attends else ""
+        return f"{chains}.\n{modes.capitalize()}{graphs}{formats}."
 
     def cases(self, capability: SparseCapability, backend: str, lean: Lean) -> "SearchStrategy[SparseCase]":
         del lean
@@ -53,13 +64,21 @@ class SparseFamily(Family[SparseCase]):
 
         return cases(capability, backend)
 
-    def noise_dtypes(self, capability: SparseCapability) -> tuple[DType, ...]:
-        del capability
-        return (DType.BFLOAT16,)
+    def plain_cases(self, capability: SparseCapability, backend: str) -> Iterable[SparseCase]:
+        return plain_sparse(capability, backend)
 
-    def noise_dtype(self, case: SparseCase) -> DType:
-        del case
-        return DType.BFLOAT16
+    def outline(self, case: SparseCase) -> tuple[str, ...]:
+        kind = f" over {case.geometry.format}" if case.has(SparseOp.ATTENTION) else ""
+        return f"{' + '.join(case.ops)}{kind}", ", ".join(case.modes)
+
+    def noise_dtypes(self, capability: SparseCapability) -> tuple[DType, ...]:
+        """Return the keys of noise models: float8_e4m3fn of scores, bfloat16 of the attention."""
+        ops = {op for chain in capability.chains for op in chain}
+        keys = {SparseOp.LOGITS: DType.FLOAT8_E4M3, SparseOp.ATTENTION: DType.BFLOAT16}
+        return tuple(dtype for op, dtype in keys.items() if op in ops)
+
+    def noise_dtype(self, case: SparseCase) -> DType | None:
+        return DType.BFLOAT16 if case.has(SparseOp.ATTENTION) else None
 
     def check(self, result: SparseResult) -> None:
         for each in checked(result.parts, tuple, "parts"):

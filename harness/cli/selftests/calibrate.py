@@ -62,10 +62,10 @@ def calibrate(
         if (engine := engine_of(name)) is not None:
             raise BadInput(f"{name} has the kernels of {' and '.join(engine.kinds)} on this machine: calibrate those")
         capability = resolve(name).capability
-        if not family_with(capability).noise_dtypes(capability):
-            raise BadInput(f"results of {name} are compared by their bits: there is nothing to calibrate")
         if not isinstance(capability, Capability):
             raise BadInput(f"{name} is no attention on a KV cache: only that can be calibrated")
+        if not family_with(capability).noise_dtypes(capability):
+            raise BadInput(f"results of {name} are compared by their bits: there is nothing to calibrate")
     entries = Ledger.load(path).entries if (path := ledger or default_ledger()) is not None else ()
     names = compiled_backends(names, tell)
     prepare(names, tell)

@@ -142,3 +142,19 @@ MINE = FunctionBackend(attend, Capability(modes=(Mode.DECODE,), head_dims=(64, 1
     assert ran.code == 0, ran.err
     assert "head dims 64, 128" in out
     assert "scales of K and V" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "features", "compared"),
+    [
+        ("native:kda", "kda: prefill, decode, verify.", "Outputs and states compared within bounds"),
+        ("native:sparse", "top-k + transform;", "Noise model from theory."),
+        ("native:reshape_and_cache", "graphs, padding.", "compared bit for bit."),
+    ],
+)
+def test_a_backend_is_listed_with_its_ops_and_how_its_results_are_compared(
+    attnfuzz: Attnfuzz, name: str, features: str, compared: str
+) -> None:
+    listed = attnfuzz("backends", name).out
+    assert features in listed
+    assert compared in listed
