@@ -26,7 +26,7 @@ from attnfuzz.harness.verdict.blame import Blame
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 from attnfuzz.kernels.defects.defect import Defect
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.any_case import AnyCase
 
 PINS = Path(__file__).parents[1] / "tests" / "defects"
 RACES = 20
@@ -68,7 +68,7 @@ def measured(runner: Runner, defect: Defect, limit: float, keep: Path | None) ->
     )
 
 
-def _script(runner: Runner, case: Case, seen: Observation, limit: float) -> tuple[str | None, str, float]:
+def _script(runner: Runner, case: AnyCase, seen: Observation, limit: float) -> tuple[str | None, str, float]:
     """Return a script, the reason why it does not show the failure, and the seconds that it took."""
     try:
         script = Exporter(case, runner, failed=seen).script()
@@ -80,11 +80,10 @@ def _script(runner: Runner, case: Case, seen: Observation, limit: float) -> tupl
     return script, proof.obstacle, proof.seconds
 
 
-def _failing(runner: Runner, defect: Defect) -> tuple[Case, Observation] | None:
+def _failing(runner: Runner, defect: Defect) -> tuple[AnyCase, Observation] | None:
     pin = load_pin(PINS, defect.name)
     for _ in range(RACES if pin is not None else 0):
         assert pin is not None
-        assert isinstance(pin.case, Case)
         failures = runner.verdict(pin.case).failures
         if failures:
             return pin.case, failures[0]

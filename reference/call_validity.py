@@ -17,6 +17,7 @@ from attnfuzz.reference.calls import (
     CallAnswer,
     CallCase,
     Expected,
+    ExpectedLists,
     ExpectedTensor,
     ExpectedWrite,
     View,
@@ -73,6 +74,8 @@ def validate_calls(case: CallCase) -> None:
         _validate_written(written, buffers)
     for tensor in case.expected:
         _validate_tensor(tensor, buffers)
+    for lists in case.lists:
+        _validate_lists(lists, buffers)
 
 
 def _buffers(case: CallCase) -> dict[str, Buffer]:
@@ -195,6 +198,24 @@ def _validate_tensor(expected: ExpectedTensor, buffers: dict[str, Buffer]) -> No
         raise ImpossibleCase("expected: bound", bound.shape, legal)
 
 
+def _validate_lists(expected: ExpectedLists, buffers: dict[str, Buffer]) -> None:
+    view, scores, lengths, names = expected.view, expected.scores, expected.lengths, expected.names
+    if len(view.shape) != 2 or _dtype(view, buffers) not in (DType.INT32, DType.INT64):
+        raise ImpossibleCase("lists: view", view.shape, "must be int32 or int64 [rows, k]")
+    if len(scores.shape) != 1 or _dtype(scores, buffers) is not DType.FLOAT32:
+        raise ImpossibleCase("lists: scores", scores.shape, "must be float32 [n]")
+    if names is not None and (names.shape != scores.shape or _dtype(names, buffers) is not DType.INT64):
+        raise ImpossibleCase("lists: names", names.shape, f"must be int64 {list(scores.shape)}")
+    buffer = buffers[lengths.buffer]
+    if lengths.shape != view.shape[:1] or (lengths.dtype, buffer.dtype) != (None, DType.INT64):
+        raise ImpossibleCase("lists: lengths", lengths.shape, f"must be int64 {list(view.shape[:1])}")
+    content = content_of(buffer) if buffer.payload is None else None
+    if content is not None:
+        found = viewed(content, lengths)
+        if (found < 0).any() or int(found.sum()) != scores.shape[0]:
+            raise ImpossibleCase("lists: lengths", found.tolist(), f"must add up to the {scores.shape[0]} scores")
+
+
 def _validate_slots(name: str, view: View, rows: int, pool: tuple[int, ...], buffers: dict[str, Buffer]) -> int:
     """Check that the first two rows are pages and slots within a pool. Return the number of slots."""
     buffer = buffers[view.buffer]
@@ -277,6 +298,9 @@ def _validate_numbers(answer: CallAnswer) -> None:
         # Imported values come from a dump, which may contain anything.
         if not isinstance(value, int) or abs(value) > MAX_INTEGER:
             raise ImpossibleCase(f"answer: {name}", value, "must fit 64 bits")
+    for name in ("bmm1_scale", "bmm2_scale", "soft_cap"):
+        if not math.isfinite(getattr(answer, name)):
+            raise ImpossibleCase(f"answer: {name}", getattr(answer, name), "must be finite")
 
 
 def _validate_bytes(case: CallCase) -> None:

@@ -5,6 +5,7 @@ express. Exported scripts, traces and hand-written reproducers are made of calls
 """
 
 import base64
+import math
 import zlib
 from collections.abc import Iterator, Mapping
 
@@ -66,6 +67,9 @@ class View(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 Argument = View | list[View] | int | float | str | bool | None
 
+NUMBERS = {"math.nan": math.nan, "math.inf": math.inf, "-math.inf": -math.inf}
+"""Arguments that JSON has no number for."""
+
 
 REPLAY = "replay"
 """The op of a call that replays a graph."""
@@ -81,7 +85,7 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     tensors in `held`: they are guarded and compared like others, but not passed. A call with a `graph` is captured into
     the graph of that name instead of made, together with its neighbours of the same graph, or, for REPLAY, replays it.
     One that runs `apart` does so on a stream of its own. For functions and classes of a library, a string like
-    "torch.float16" is that dtype.
+    "torch.float16" is that dtype; for any function, one of `NUMBERS` is that number.
     """
 
     op: str
@@ -159,6 +163,21 @@ class ExpectedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     bound: View | None = None
 
 
+class ExpectedLists(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Lists that must have the highest scores of their rows after the calls, in any order.
+
+    `view` int [rows, k] holds positions in a row, or names of positions, and -1 behind the entries of a row that has
+    fewer scores. Row r has the next lengths[r] of the `scores` float32 [n], and of the `names` int64 [n] if positions
+    have names. `lengths` is int64 [rows].
+    """
+
+    name: str
+    view: View
+    scores: View
+    lengths: View
+    names: View | None = None
+
+
 class CallCase(
     AnyCase,
     msgspec.Struct,
@@ -172,9 +191,9 @@ class CallCase(
     """Literal calls on guarded buffers.
 
     `backend` provides the kernels, the contract and the noise model. Without an `answer`, `written` tensors of a KV
-    cache, or `expected` tensors, only accesses, canaries, inputs and exceptions are judged. `mode` is the mode of the
-    step that the calls came from, or "". Each of `notes` is a sentence about a part of recorded calls that could not be
-    restored or was changed on purpose.
+    cache, `expected` tensors, or `lists`, only accesses, canaries, inputs and exceptions are judged. `mode` is the mode
+    of the step that the calls came from, or "". Each of `notes` is a sentence about a part of recorded calls that could
+    not be restored or was changed on purpose.
     """
 
     backend: str
@@ -183,6 +202,7 @@ class CallCase(
     answer: CallAnswer | None = None
     written: tuple[ExpectedWrite, ...] = ()
     expected: tuple[ExpectedTensor, ...] = ()
+    lists: tuple[ExpectedLists, ...] = ()
     mode: str = ""
     guard: Guard = Guard.RIGHT
     outputs: Outputs = Outputs.POISONED
@@ -191,7 +211,7 @@ class CallCase(
     @property
     def judged(self) -> bool:
         """Whether the calls have right results, so that more than their accesses is judged."""
-        return self.answer is not None or bool(self.written or self.expected)
+        return self.answer is not None or bool(self.written or self.expected or self.lists)
 
     @property
     def searchable(self) -> bool:
@@ -216,6 +236,11 @@ class CallCase(
         return between + (self.answer.writes if self.answer else ())
 
 
+def literal_number(number: float) -> Argument:
+    """Return a number as an argument of a call."""
+    return number if math.isfinite(number) else next(name for name, each in NUMBERS.items() if str(each) == str(number))
+
+
 def named_views(arguments: Mapping[str, Argument]) -> Iterator[tuple[str, View]]:
     """Yield every tensor argument with its name. Members of a list are called "name[0]", "name[1]"."""
     for name, value in arguments.items():
@@ -226,7 +251,7 @@ def named_views(arguments: Mapping[str, Argument]) -> Iterator[tuple[str, View]]
 
 
 def views_of_case(case: CallCase) -> Iterator[View]:
-    """Yield every view of the calls, the answer, the written tensors and the expected ones."""
+    """Yield every view of the calls, and of their right results."""
     for call in case.calls:
         yield from (view for _, view in named_views(call.arguments))
     answer = case.answer
@@ -242,6 +267,8 @@ def views_of_case(case: CallCase) -> Iterator[View]:
             yield written.high
     for tensor in case.expected:
         yield from (view for view in (tensor.view, tensor.right, tensor.bound) if view is not None)
+    for lists in case.lists:
+        yield from (view for view in (lists.view, lists.scores, lists.lengths, lists.names) if view is not None)
 
 
 def viewed(buffer: torch.Tensor, view: View) -> torch.Tensor:

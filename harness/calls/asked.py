@@ -5,6 +5,7 @@ attention to the keys that its arguments name: if they agree, the kernel followe
 """
 
 import ctypes
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -126,7 +127,7 @@ def _is_causal(arguments: Mapping[str, Any]) -> bool:
 
 def _soft_cap(arguments: Mapping[str, Any]) -> float:
     cap = arguments.get("logits_soft_cap")
-    return float(max(cap, 0.0)) if isinstance(cap, int | float) else 0.0
+    return float(max(cap, 0.0)) if isinstance(cap, int | float) and math.isfinite(cap) else 0.0
 
 
 def _scale(arguments: Mapping[str, Any], name: str) -> float:
@@ -136,6 +137,8 @@ def _scale(arguments: Mapping[str, Any], name: str) -> float:
         scale = scale.item() if scale.numel() == 1 else described(scale)
     if not isinstance(scale, int | float):
         raise NotJudgeable(f"{name} is {scale}, not a single number")
+    if not math.isfinite(scale):
+        raise NotJudgeable(f"{name} is {scale}: no row is a number")
     return float(scale)
 
 

@@ -21,7 +21,7 @@ from attnfuzz.kernels.interface.backend import (
     WrittenCache,
     WrittenTensor,
 )
-from attnfuzz.kernels.interface.compared import ComparedResult, ComparedTensor
+from attnfuzz.kernels.interface.compared import ComparedLists, ComparedResult, ComparedTensor
 from attnfuzz.kernels.planning.lengths import running_sum
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import (
@@ -29,6 +29,7 @@ from attnfuzz.reference.calls import (
     Buffer,
     CallAnswer,
     CallCase,
+    ExpectedLists,
     ExpectedTensor,
     ExpectedWrite,
     View,
@@ -109,8 +110,10 @@ class CallSession:
             tensors = map(self._written, self._case.written, before, firsts)
             tokens = tuple((request, token) for each in owners for request, token in each)
             return WrittenCache(tuple(tensors), tokens, self._writer())
-        if self._case.expected:
-            return ComparedResult(tuple(map(self._compared, self._case.expected)))
+        if self._case.expected or self._case.lists:
+            return ComparedResult(
+                tuple(map(self._compared, self._case.expected)), tuple(map(self._listed, self._case.lists))
+            )
         answer = self._case.answer
         if answer is None:
             return None
@@ -151,6 +154,13 @@ class CallSession:
     def _compared(self, expected: ExpectedTensor) -> ComparedTensor:
         bound = None if expected.bound is None else self._view(expected.bound)
         return ComparedTensor(expected.name, self._view(expected.view), self._view(expected.right), bound)
+
+    def _listed(self, expected: ExpectedLists) -> ComparedLists:
+        lengths = self._view(expected.lengths).tolist()
+        names = None if expected.names is None else self._view(expected.names).split(lengths)
+        return ComparedLists(
+            expected.name, self._view(expected.view), self._view(expected.scores).split(lengths), names
+        )
 
     def _place(self, buffer: Buffer, views: list[View]) -> torch.Tensor:
         """Place a buffer in the shape in which calls see it, so that a fault can be located; return it flat."""

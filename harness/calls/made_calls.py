@@ -10,7 +10,7 @@ from attnfuzz.kernels.arguments.argument_forms import returning
 from attnfuzz.kernels.arguments.lives import apart
 from attnfuzz.kernels.interface.backend import Bench, Graph, Op
 from attnfuzz.kernels.interface.library_call import HELD, OBJECT, OnHost
-from attnfuzz.reference.calls import REPLAY, Argument, Call, CallCase, View, viewed
+from attnfuzz.reference.calls import NUMBERS, REPLAY, Argument, Call, CallCase, View, viewed
 from attnfuzz.reference.dtypes import DType
 
 _DTYPES = {f"torch.{dtype.value}": dtype.torch_dtype for dtype in DType}
@@ -22,7 +22,7 @@ def argument(value: Argument, buffers: Mapping[str, torch.Tensor]) -> Any:
         return viewed(buffers[value.buffer], value)
     if isinstance(value, list):
         return tuple(viewed(buffers[member.buffer], member) for member in value)
-    return value
+    return NUMBERS.get(value, value) if isinstance(value, str) else value
 
 
 class Calls:

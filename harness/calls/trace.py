@@ -6,7 +6,6 @@ steps may use the objects that it made.
 """
 
 import ctypes
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -15,11 +14,12 @@ import msgspec
 import torch
 from msgspec.structs import replace
 
+from attnfuzz.harness.calls.literal_buffers import changed_buffer, literal_buffer
 from attnfuzz.harness.calls.named_objects import NamedObjects
 from attnfuzz.harness.memory import poison
 from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.kernels.interface.backend import Attended, Op, Output, WrittenCache, WrittenTensor
-from attnfuzz.kernels.interface.compared import ComparedResult, ComparedTensor
+from attnfuzz.kernels.interface.compared import ComparedLists, ComparedResult, ComparedTensor
 from attnfuzz.kernels.interface.library_call import HELD, OBJECT, OnHost
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import (
@@ -30,18 +30,17 @@ from attnfuzz.reference.calls import (
     CallAnswer,
     CallCase,
     Expected,
+    ExpectedLists,
     ExpectedTensor,
     ExpectedWrite,
     View,
+    literal_number,
     pack,
     views_of_case,
 )
 from attnfuzz.reference.case import Outputs
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
-
-READABLE = 256
-"""Integer buffers of up to this many elements are written as numbers, longer ones as zeros or bits."""
 
 
 class Untraceable(ValueError):
@@ -64,6 +63,7 @@ class TraceLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     answer: CallAnswer | None = None
     written: tuple[ExpectedWrite, ...] = ()
     expected: tuple[ExpectedTensor, ...] = ()
+    lists: tuple[ExpectedLists, ...] = ()
     obstacle: str | None = None
     raised: bool = False
 
@@ -218,8 +218,12 @@ class FileTracer:
         """Write the right contents of tensors after the calls of the step, without those that no call got."""
         try:
             # Calls alone don't lead to contents that other code changes after them.
-            if not self._writes() and (reached := [each for each in result.tensors if self._is_known(each.seen)]):
-                self._write(expected=tuple(map(self._compared, reached)))
+            if self._writes():
+                return
+            tensors = [each for each in result.tensors if self._is_known(each.seen)]
+            lists = [each for each in result.lists if self._is_known(each.seen)]
+            if tensors or lists:
+                self._write(expected=tuple(map(self._compared, tensors)), lists=tuple(map(self._listed, lists)))
         except Untraceable:
             return
 
@@ -237,6 +241,17 @@ class FileTracer:
             view=self._view(tensor.seen),
             right=self._truth(f"{tensor.name}_right", tensor.right),
             bound=None if bound is None else self._truth(f"{tensor.name}_bound", bound),
+        )
+
+    def _listed(self, lists: ComparedLists) -> ExpectedLists:
+        lengths = torch.tensor([len(each) for each in lists.scores], dtype=torch.int64)
+        names = None if lists.names is None else torch.cat([each.long() for each in lists.names])
+        return ExpectedLists(
+            name=lists.name,
+            view=self._view(lists.seen),
+            scores=self._truth(f"{lists.name}_scores", torch.cat([each.cpu() for each in lists.scores])),
+            lengths=self._truth(f"{lists.name}_lengths", lengths),
+            names=None if names is None else self._truth(f"{lists.name}_names", names),
         )
 
     def _written(self, tensor: WrittenTensor, tokens: Sequence[tuple[int, int]]) -> ExpectedWrite:
@@ -265,7 +280,7 @@ class FileTracer:
                         f"most of {allocation.name} has no memory, and code outside of kernels changed it"
                     )
                 name = self._names[allocation.address]
-                writes.append(_changed(name, _dtype_named(allocation.dtype), known, content))
+                writes.append(changed_buffer(name, _dtype_named(allocation.dtype), known, content))
                 self._known[allocation.address] = content
         return tuple(writes)
 
@@ -290,8 +305,8 @@ class FileTracer:
             return self._view(value)
         if isinstance(value, tuple | list) and all(isinstance(item, torch.Tensor) for item in value):
             return [self._view(item) for item in value]
-        if value is None or isinstance(value, int | str) or (isinstance(value, float) and math.isfinite(value)):
-            return value
+        if value is None or isinstance(value, int | str | float):
+            return literal_number(value) if isinstance(value, float) else value
         raise Untraceable(f"{name} is {value!r}")
 
     def _of_library(self, name: str, value: Any) -> Argument:
@@ -364,17 +379,6 @@ class FileTracer:
         return unique
 
 
-def literal_buffer(name: str, dtype: DType, content: bytes, offset: int = 0) -> Buffer:
-    """Make a buffer with this content: as numbers if it is short, as zeros if possible, else as bits."""
-    size = len(content) // dtype.itemsize
-    if dtype in (DType.INT32, DType.INT64) and size <= READABLE:
-        values = torch.frombuffer(bytearray(content), dtype=dtype.torch_dtype).tolist() if content else []
-        return Buffer(name=name, dtype=dtype, size=size, offset=offset, values=tuple(values))
-    if size > READABLE and content.count(0) == len(content):
-        return Buffer(name=name, dtype=dtype, size=size, offset=offset, zeros=True)
-    return Buffer(name=name, dtype=dtype, size=size, offset=offset, bits=pack(content))
-
-
 def assemble(path: Path, case: AnyCase, step: int | None = None, *, holes: bool = False) -> CallCase | None:
     """Read the calls of the last step in a trace, or of the first run's step at index `step`; None if there are none.
 
@@ -408,6 +412,7 @@ def assemble(path: Path, case: AnyCase, step: int | None = None, *, holes: bool 
         answer=next((line.answer for line in last[ends + 1 :] if line.answer is not None), None),
         written=next((line.written for line in last[ends + 1 :] if line.written), ()),
         expected=next((line.expected for line in last[ends + 1 :] if line.expected), ()),
+        lists=next((line.lists for line in last[ends + 1 :] if line.lists), ()),
         mode=last[-1].mode,
         guard=case.guard,
         outputs=case.outputs,
@@ -448,14 +453,6 @@ def _overwritten(entry: Attended, results: list[View], writes: tuple[Buffer, ...
     return False
 
 
-def _changed(name: str, dtype: DType, before: bytes, after: bytes) -> Buffer:
-    """Return a write from the first to the last differing element."""
-    old, new = (torch.frombuffer(bytearray(content), dtype=dtype.bits) for content in (before, after))
-    differ = (old != new).byte()
-    first, last = int(differ.argmax()), len(differ) - 1 - int(differ.flip(0).argmax())
-    return literal_buffer(name, dtype, after[first * dtype.itemsize : (last + 1) * dtype.itemsize], offset=first)
-
-
 def _dtype(tensor: torch.Tensor) -> DType:
     return _dtype_of(tensor.dtype)
 
@@ -469,16 +466,3 @@ def _dtype_named(name: str) -> DType:
         return DType(name)
     except ValueError:
         raise Untraceable(f"a tensor of torch.{name}") from None
-
-
-def with_content(buffer: Buffer, content: torch.Tensor, offset: int = 0) -> Buffer:
-    """Return a buffer, or a write to `offset`, like `buffer` but with `content` [size] of its dtype."""
-    if content.is_floating_point() and 0 < content.numel() <= READABLE:
-        wide = content.float()
-        if bool((wide == wide.round()).all()) and bool(wide.isfinite().all()):
-            numbers = tuple(int(number) for number in wide.tolist())
-            # By bits: there is a negative zero.
-            if torch.equal(torch.tensor(numbers, dtype=content.dtype).view(torch.uint8), content.view(torch.uint8)):
-                return Buffer(name=buffer.name, dtype=buffer.dtype, size=len(numbers), offset=offset, values=numbers)
-    dense = content.contiguous()
-    return literal_buffer(buffer.name, buffer.dtype, ctypes.string_at(dense.data_ptr(), dense.nbytes), offset)

@@ -7,7 +7,7 @@ from itertools import count
 
 import torch
 
-from attnfuzz.harness.calls.trace import literal_buffer
+from attnfuzz.harness.calls.literal_buffers import literal_buffer
 from attnfuzz.harness.dumps.recorded import DumpError
 from attnfuzz.harness.memory.allocation import dense_stride, extent
 from attnfuzz.reference.call_validity import MAX_BYTES

@@ -19,7 +19,7 @@ from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.kernels.interface.library_call import COMPILES
 from attnfuzz.kernels.meaning import Breach
 from attnfuzz.reference.call_validity import validate_calls
-from attnfuzz.reference.calls import Argument, Call, CallCase, View
+from attnfuzz.reference.calls import Argument, Call, CallCase, View, literal_number
 from attnfuzz.reference.validity import ImpossibleCase
 
 _WORKSPACES: Final = frozenset({"float_workspace_buffer", "int_workspace_buffer"})
@@ -138,8 +138,8 @@ class _Lives:
             return self._shelf.keep(self._prefix + name, torch.zeros(nbytes, dtype=torch.uint8))
         if isinstance(value, torch.dtype):
             return str(value)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise DumpError(f"{call.folder}: {name} is {value}, which a case can't hold")
+        if isinstance(value, float):
+            return literal_number(value)
         assert not isinstance(value, OtherValue)
         return value
 

@@ -8,14 +8,14 @@ import torch
 
 from attnfuzz.harness.dumps.contents import BufferShelf
 from attnfuzz.harness.dumps.cut_pool import CutPool, PageMap, cut_pool, in_ranges
-from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, RecordedCall
+from attnfuzz.harness.dumps.recorded import ForeignTensor, OtherValue, RecordedCall
 from attnfuzz.harness.dumps.understood import Understood, layout_of
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.meaning import Role
 from attnfuzz.kernels.native import build, ops
-from attnfuzz.reference.calls import Argument, Call, View
+from attnfuzz.reference.calls import Argument, Call, View, literal_number
 from attnfuzz.reference.case import Guard
 
 _LOOKED_AT = 8 << 20
@@ -141,9 +141,7 @@ class PlacedCall:
             self._literal[name] = self._put(name, given)
 
     def _place_scalar(self, name: str, number: Argument, *, was_tensor: bool) -> None:
-        if isinstance(number, float) and not math.isfinite(number):
-            raise DumpError(f"{self._call.folder}: {name} is {number}, which is wrong and which a case can't hold")
-        self._literal[name] = number
+        self._literal[name] = literal_number(number) if isinstance(number, float) else number
         if was_tensor:
             self.notes.append(f"{name} was a tensor of one number, and is passed as a number now.")
 

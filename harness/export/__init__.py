@@ -12,6 +12,7 @@ from attnfuzz.harness.export.carried import CannotExport, NeedsFiles, check_comp
 from attnfuzz.harness.export.runs import runs_of
 from attnfuzz.harness.export.script import render_script
 from attnfuzz.harness.export.target import Target
+from attnfuzz.harness.family import Family, family_of
 from attnfuzz.harness.sandbox.check import CannotRun, Runner, shared_runner
 from attnfuzz.harness.verdict.failures import DEATHS, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.recurrence import Recurrence
@@ -20,6 +21,7 @@ from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import Buffer, CallCase, Drawn
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import case_id
+from attnfuzz.reference.case_types import tag_of
 from attnfuzz.reference.device import Device
 
 __all__ = ["CannotExport", "Exporter", "NeedsFiles", "Target", "export_script"]
@@ -100,9 +102,7 @@ class Exporter:
         if seen is not None and seen.kind is Kind.CONTRACT_BROKEN:
             raise CannotExport("its kernels give the right answer: it is the call that breaks its contract")
         if seen is not None and seen.kind in _JUDGED_BY_ANSWER and not _has_answer(calls, seen.place):
-            raise CannotExport(
-                f"{calls.backend} changes its kernels' results: their calls alone don't show the failure"
-            )
+            raise CannotExport(_why_no_answer(self._case, calls, seen.place))
         return render_script(case_id(self._case), calls, seen, target, self._recurrence, self._carry, related)
 
     def best_script(self) -> str:
@@ -135,9 +135,24 @@ class Exporter:
 
 def _has_answer(calls: CallCase, place: str) -> bool:
     """Return whether the calls have the right result of a place."""
-    if calls.expected:
-        return any(each.name == place for each in calls.expected)
+    if compared := _compared(calls):
+        return place in compared
     return bool(calls.written) or (calls.answer is not None and (place != "lse" or calls.answer.lse is not None))
+
+
+def _compared(calls: CallCase) -> set[str]:
+    """Return the names of the tensors and lists that calls have right results of."""
+    return {each.name for each in calls.expected} | {each.name for each in calls.lists}
+
+
+def _why_no_answer(case: AnyCase, calls: CallCase, place: str) -> str:
+    """Return the reason why calls have no right result of a place."""
+    family = family_of(case)
+    if type(family).record is Family.record:
+        return f"its family, {tag_of(type(case))}, gives scripts no right results (Family.record): replay it"
+    if others := _compared(calls):
+        return f"its calls have the right result of {', '.join(sorted(others))}, but not of {place}: replay it"
+    return f"{calls.backend} changes its kernels' results: their calls alone don't show the failure"
 
 
 def export_script(case: AnyCase, runner: Runner | None = None, *, target: Target = Target.NATIVE) -> str:
@@ -150,7 +165,7 @@ def _lean(calls: CallCase, seen: Observation, runner: Runner) -> CallCase:
     if seen.kind not in DEATHS or any(buffer.hole for buffer in calls.buffers):
         return calls
     buffers = tuple(_redrawn(buffer, seed) for seed, buffer in enumerate(calls.buffers))
-    redrawn = replace(calls, buffers=buffers, answer=None, written=(), expected=())
+    redrawn = replace(calls, buffers=buffers, answer=None, written=(), expected=(), lists=())
     if buffers == calls.buffers:
         return calls
     again = next(iter(runner.verdict(redrawn).failures), None)

@@ -14,12 +14,14 @@ from attnfuzz.harness.memory.allocation import dense_stride
 from attnfuzz.kernels.interface.library_call import LibraryCall
 from attnfuzz.reference.call_validity import is_parameter
 from attnfuzz.reference.calls import (
+    NUMBERS,
     REPLAY,
     Argument,
     Buffer,
     Call,
     CallAnswer,
     CallCase,
+    ExpectedLists,
     ExpectedTensor,
     ExpectedWrite,
     View,
@@ -46,7 +48,7 @@ _TAKEN = frozenset(
         "strided",
         "torch",
     }
-    | {"compare_cache", "compare_tensor", "result"}
+    | {"compare_cache", "compare_lists", "compare_tensor", "result"}
 )
 """Names that a script defines and the function uses: buffers get others."""
 
@@ -189,8 +191,9 @@ class _Writer:
         if written:
             lines += self._caches(written)
         expected = [each for each in self._calls.expected if each.view.buffer in reached]
-        if expected:
-            lines += self._tensors(expected)
+        lists = [each for each in self._calls.lists if each.view.buffer in reached]
+        if expected or lists:
+            lines += self._tensors(expected, lists)
         return "\n".join(lines)
 
     def _writes(self, writes: Iterable[Buffer], when: str) -> list[str]:
@@ -297,13 +300,17 @@ class _Writer:
         # For each new token: page, slot, request and token, and its least and greatest value.
         return [*lines, "    wrong = [", *calls, "    ]", "    return any(wrong)"]
 
-    def _tensors(self, expected: Iterable[ExpectedTensor]) -> list[str]:
-        """Return the lines that call compare_tensor(), and those of the right contents and their bounds."""
+    def _tensors(self, expected: Iterable[ExpectedTensor], lists: Iterable[ExpectedLists]) -> list[str]:
+        """Return the lines that call compare_tensor() and compare_lists(), and those of the right contents."""
         lines, calls = [], []
         for each in expected:
             views = [view for view in (each.view, each.right, each.bound) if view is not None]
             lines += self._elements(view.buffer for view in views[1:])
             calls.append(f"        compare_tensor({', '.join([quoted(each.name), *map(self._view, views)])}),")
+        for some in lists:
+            views = [view for view in (some.view, some.scores, some.lengths, some.names) if view is not None]
+            lines += self._elements(view.buffer for view in views[1:])
+            calls.append(f"        compare_lists({', '.join([quoted(some.name), *map(self._view, views)])}),")
         return [*lines, "    wrong = [", *calls, "    ]", "    return any(wrong)"]
 
     def _argument(self, name: str, value: Argument) -> str:
@@ -313,6 +320,8 @@ class _Writer:
         if isinstance(value, list):
             items = [self._view(item) for item in value]
             return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+        if isinstance(value, str) and value in NUMBERS:
+            return value
         return self._view(value) if isinstance(value, View) else quoted(value)
 
     def _view(self, view: View) -> str:

@@ -21,6 +21,7 @@ from attnfuzz.harness.verdict.recurrence import MOST_SECONDS, Recurrence, Rerun
 from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference import elements
 from attnfuzz.reference.calls import REPLAY, CallCase, View, named_views
+from attnfuzz.reference.sparse import lists
 
 MAX_BYTES = 64 << 20
 """Maximum total size of the contents that a script includes as text."""
@@ -96,6 +97,7 @@ def render_script(
         judged=calls.answer is not None and first is None,
         cached=bool(calls.written),
         elementwise=inlined((elements,), ("over_bound",), {}) if calls.expected else "",
+        selection=inlined((lists,), ("mistake_of_list",), {}) if calls.lists else "",
         child=parts.more["native"],
         poison=_poison(calls, parts.left_out),
         read_only=_read_only(calls, backend, parts.left_out),

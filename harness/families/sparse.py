@@ -21,6 +21,7 @@ from attnfuzz.harness.judge.written import judge_written
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.kernels.interface.backend import Backend, WrittenCache
+from attnfuzz.kernels.interface.compared import ComparedResult
 from attnfuzz.kernels.sparse.native import backends
 from attnfuzz.kernels.sparse.results import Part, Scored, Selected, SparselyAttended, SparseResult
 from attnfuzz.reference.any_case import AnyCase
@@ -111,6 +112,8 @@ class SparseFamily(Family[SparseCase]):
         part = result.parts[-1]
         if isinstance(part, SparselyAttended):
             tracer.output(part.output, geometry_of(part))
+        elif isinstance(part, Selected):
+            tracer.compared(ComparedResult(lists=(part.compared,)))
         elif isinstance(part, WrittenCache):
             tracer.written(part)
         elif isinstance(part, Scored):

@@ -1,7 +1,7 @@
 """Judging results that have their right contents beside them, element by element."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -10,12 +10,16 @@ from attnfuzz.harness.judge.terms import JudgingTerms
 from attnfuzz.harness.memory.poison import unwritten
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import Tier
-from attnfuzz.kernels.interface.compared import ComparedResult, ComparedTensor
+from attnfuzz.kernels.interface.compared import ComparedLists, ComparedResult, ComparedTensor
 from attnfuzz.reference.elements import over_bound
+from attnfuzz.reference.sparse.lists import mistake_of_list
 
 
 def judge_compared(result: ComparedResult, terms: JudgingTerms) -> Judgement:
-    """Judge every tensor: by its bits (T0), or by the bounds of its elements (T1). A row is along the last axis."""
+    """Judge every tensor: by its bits (T0), or by the bounds of its elements (T1). A row is along the last axis.
+
+    Lists are judged by the scores of their entries (T0).
+    """
     began = time.perf_counter()
     found, margins, rows = list[Observation](), dict[str, float](), 0
     for each in result.tensors:
@@ -29,7 +33,21 @@ def judge_compared(result: ComparedResult, terms: JudgingTerms) -> Judgement:
             margins[tier] = max(worst, margins.get(tier, 0.0))
         if worst > 1:
             found.append(_wrong(each, off, tier, terms.report))
+    for lists in result.lists if Tier.T0 in terms.tiers else ():
+        rows += len(lists.seen)
+        found += _misselected(lists, terms.report)
     return Judgement(tuple(found), margins, rows, 0.0, time.perf_counter() - began)
+
+
+def _misselected(lists: ComparedLists, report: Callable[..., Observation]) -> Iterator[Observation]:
+    """Yield the observation of the first wrong list."""
+    names = lists.names or (None,) * len(lists.scores)
+    rows = zip(lists.seen.cpu(), lists.scores, names, strict=True)
+    mistakes = [mistake_of_list(entries, scores.cpu(), of_row) for entries, scores, of_row in rows]
+    wrong = [row for row, mistake in enumerate(mistakes) if mistake]
+    if wrong:
+        message = f"{lists.name}, row {wrong[0]}: {mistakes[wrong[0]]}; {len(wrong)} of {len(mistakes)} rows are wrong"
+        yield report(kind=Kind.OUTPUT_MISMATCH, place=lists.name, tier=Tier.T0, message=message)
 
 
 def _wrong(tensor: ComparedTensor, off: torch.Tensor, tier: Tier, report: Callable[..., Observation]) -> Observation:

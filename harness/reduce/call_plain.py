@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.harness.calls.trace import with_content
+from attnfuzz.harness.calls.literal_buffers import with_content
 from attnfuzz.harness.reduce.cut import trim
 from attnfuzz.harness.reduce.meaning import Meaning
 from attnfuzz.harness.reduce.placed_views import Place, tidy, views_of, with_contents, with_views

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.harness.calls.trace import with_content
+from attnfuzz.harness.calls.literal_buffers import with_content
 from attnfuzz.harness.reduce.placed_views import Place, views_of, with_contents, with_views
 from attnfuzz.harness.reduce.units import Positions, Units
 from attnfuzz.reference.calls import Buffer, CallCase, View, content_of

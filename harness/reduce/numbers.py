@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import torch
 
-from attnfuzz.harness.calls.trace import with_content
+from attnfuzz.harness.calls.literal_buffers import with_content
 from attnfuzz.harness.reduce.meaning import Meaning, TensorSite
 from attnfuzz.harness.reduce.placed_views import with_contents
 from attnfuzz.harness.reduce.units import Positions, Uncuttable, marked

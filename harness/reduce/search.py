@@ -77,12 +77,12 @@ def reduce_calls(
 
     Candidates that break preconditions which `case` keeps are skipped, and if `case` breaks one, so are those that
     break none: an edit must not replace the fault by another. With `same_kernels`, candidates that need kernels
-    compiled for another shape are skipped too. A case with `written` or `expected` tensors is reduced only if it fails
-    without them.
+    compiled for another shape are skipped too. A case with `written` or `expected` tensors, or `lists`, is reduced only
+    if it fails without them.
     """
-    if case.written or case.expected:
+    if case.written or case.expected or case.lists:
         # Such results follow from all arguments together, so none of these can change alone. A fault needs none.
-        bare = tidy(replace(case, written=(), expected=()))
+        bare = tidy(replace(case, written=(), expected=(), lists=()))
         if not still_fails(bare):
             return case
         case = bare

@@ -21,7 +21,22 @@ class ComparedTensor:
 
 
 @dataclass(frozen=True)
-class ComparedResult:
-    """The result of a step: all tensors that its op writes or must not change."""
+class ComparedLists:
+    """Lists int [rows, k] after a step, each of which must have the k highest scores of its row, in any order.
 
-    tensors: tuple[ComparedTensor, ...]
+    `seen` is in the memory of the session's bench. Row r has the scores float32 [n] of `scores[r]`, whose positions
+    have the names int [n] of `names[r]`, or none. Equal scores have several right lists. -1 is behind n entries.
+    """
+
+    name: str
+    seen: torch.Tensor
+    scores: tuple[torch.Tensor, ...]
+    names: tuple[torch.Tensor, ...] | None = None
+
+
+@dataclass(frozen=True)
+class ComparedResult:
+    """The result of a step: all tensors that its op writes or must not change, and lists that it selects."""
+
+    tensors: tuple[ComparedTensor, ...] = ()
+    lists: tuple[ComparedLists, ...] = ()

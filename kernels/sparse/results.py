@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from attnfuzz.kernels.interface.backend import NO_HOLE, Output, WrittenCache, WrittenTensor
+from attnfuzz.kernels.interface.compared import ComparedLists
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.sparse.indexer import Scoring
 from attnfuzz.reference.sparse.lists import Selection
@@ -36,6 +37,15 @@ class Selected:
     lists: torch.Tensor
     selection: Selection
     tokens: tuple[tuple[int, int], ...]
+
+    @property
+    def compared(self) -> ComparedLists:
+        """The lists beside the scores of each row."""
+        rows = range(len(self.lists))
+        names = None
+        if self.selection.names is not None:
+            names = tuple(each[: self.selection.lengths[row]] for row, each in enumerate(self.selection.names))
+        return ComparedLists(self.place, self.lists, tuple(map(self.selection.of_row, rows)), names)
 
 
 @dataclass(frozen=True)

@@ -38,52 +38,62 @@ class Selection:
             lists[row, :count] = (chosen if self.names is None else self.names[row][chosen]).int()
         return lists
 
+    def names_of(self, row: int) -> torch.Tensor | None:
+        """Return the names of a row's positions, None if they are named by themselves."""
+        return None if self.names is None else self.names[row][: self.lengths[row]]
+
     def mistake(self, row: int, entries: torch.Tensor) -> str:
         """Return the first mistake in the list of a row [top_k], or "" if it is right."""
-        length = self.lengths[row]
-        count = min(self.top_k, length)
-        rest = entries[count:]
-        if rest.numel() and not bool((rest == -1).all()):
-            at = count + int((rest != -1).nonzero()[0])
-            return f"entry {at} is {int(entries[at])}, and not -1: {_number(length, self.top_k)}"
-        positions = self._positions(row, entries[:count])
-        outside = (positions < 0) | (positions >= length)
-        if bool(outside.any()):
-            at = int(outside.nonzero()[0])
-            return f"entry {at} is {int(entries[at])}, which is no key of the row, of {length}"
-        chosen = torch.zeros(length, dtype=torch.bool)
-        chosen[positions] = True
-        if int(chosen.sum()) < count:
-            values, counts = positions.unique(return_counts=True)
-            twice = int(values[counts > 1][0])
-            return f"position {twice} is listed {int(counts.max())} times"
-        if count == length:
-            return ""
-        scores = self.of_row(row)
-        keys = _ordered(scores)
-        lowest = int(torch.where(chosen, keys, _ABOVE_ALL).argmin())
-        highest = int(torch.where(chosen, -_ABOVE_ALL, keys).argmax())
-        if keys[highest] > keys[lowest]:
-            return (
-                f"position {highest} has a score of {float(scores[highest]):.9g} and is left out, but position "
-                f"{lowest} with {float(scores[lowest]):.9g} is listed"
-            )
-        return ""
-
-    def _positions(self, row: int, entries: torch.Tensor) -> torch.Tensor:
-        """Return the positions that entries name, -1 for those that name none."""
-        if self.names is None:
-            return entries.long()
-        names = self.names[row][: self.lengths[row]]
-        by_name = {int(name): position for position, name in enumerate(names.tolist())}
-        return torch.tensor([by_name.get(int(entry), -1) for entry in entries.tolist()], dtype=torch.int64)
+        return mistake_of_list(entries, self.of_row(row), self.names_of(row))
 
 
-def _number(length: int, top_k: int) -> str:
-    return f"the row has {length} keys for a list of {top_k}"
+def mistake_of_list(entries: torch.Tensor, scores: torch.Tensor, names: torch.Tensor | None = None) -> str:
+    """Return the first mistake in a list [k] of the highest of some scores float32 [n], or "" if it is right.
+
+    Its entries are positions of scores, or their names int [n], in any order, with -1 behind them if k exceeds n.
+    """
+    length = len(scores)
+    count = min(len(entries), length)
+    rest = entries[count:]
+    if rest.numel() and not bool((rest == -1).all()):
+        at = count + int((rest != -1).nonzero()[0])
+        return f"entry {at} is {int(entries[at])}, and not -1: the row has {length} keys for a list of {len(entries)}"
+    positions = _positions(entries[:count], names)
+    outside = (positions < 0) | (positions >= length)
+    if bool(outside.any()):
+        at = int(outside.nonzero()[0])
+        return f"entry {at} is {int(entries[at])}, which is no key of the row, of {length}"
+    chosen = torch.zeros(length, dtype=torch.bool)
+    chosen[positions] = True
+    if int(chosen.sum()) < count:
+        values, counts = positions.unique(return_counts=True)
+        return f"position {int(values[counts > 1][0])} is listed {int(counts.max())} times"
+    return "" if count == length else _unchosen(scores, chosen)
 
 
-_OF_NAN, _ABOVE_ALL = 1 << 40, 1 << 41
+def _positions(entries: torch.Tensor, names: torch.Tensor | None) -> torch.Tensor:
+    """Return the positions that entries name, -1 for those that name none."""
+    if names is None:
+        return entries.long()
+    by_name = {int(name): position for position, name in enumerate(names.tolist())}
+    return torch.tensor([by_name.get(int(entry), -1) for entry in entries.tolist()], dtype=torch.int64)
+
+
+def _unchosen(scores: torch.Tensor, chosen: torch.Tensor) -> str:
+    """Return a score that is higher than a chosen one and not chosen itself, or ""."""
+    keys = _ordered(scores)
+    lowest = int(torch.where(chosen, keys, _ABOVE_ALL).argmin())
+    highest = int(torch.where(chosen, -_ABOVE_ALL, keys).argmax())
+    if keys[highest] > keys[lowest]:
+        return (
+            f"position {highest} has a score of {float(scores[highest]):.9g} and is left out, but position "
+            f"{lowest} with {float(scores[lowest]):.9g} is listed"
+        )
+    return ""
+
+
+_OF_NAN = 1 << 40
+_ABOVE_ALL = 1 << 41
 
 
 def _ordered(scores: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """Cases made of literal calls: what their buffers hold, and which of them can exist."""
 
+import math
 import random
 
 import msgspec
@@ -17,6 +18,7 @@ from attnfuzz.reference.calls import (
     CallCase,
     Drawn,
     Expected,
+    ExpectedLists,
     ExpectedTensor,
     View,
     check_content,
@@ -40,6 +42,7 @@ BUFFERS = (
     Buffer(name="out", dtype=DType.BFLOAT16, size=24),
     Buffer(name="lse", dtype=DType.FLOAT32, size=6),
     Buffer(name="mask", dtype=DType.UINT8, size=8, values=(1,) * 8),
+    Buffer(name="lengths", dtype=DType.INT64, size=1, values=(2,)),
 )
 REQUEST = Expected(first_row=1, query=view("q", 2, 2, 4), key=view("kv", 3, 1, 4), value=view("kv", 3, 1, 4, offset=24))
 ANSWER = CallAnswer(
@@ -63,12 +66,14 @@ CASE = CallCase(backend="torch_sdpa", buffers=BUFFERS, calls=(CALL,), answer=ANS
 EXPECTED = ExpectedTensor(
     name="out", view=view("out", 3, 8), right=view("out", 3, 8, stride=(0, 1)), bound=view("lse", 3, 1)
 )
+LISTS = ExpectedLists(name="lists", view=view("seq_lens", 1, 1), scores=view("lse", 2), lengths=view("lengths", 1))
 
 
 def test_a_case_that_can_exist_is_accepted() -> None:
     validate_calls(CASE)
     validate_calls(replace(CASE, answer=None))
     validate_calls(replace(CASE, answer=None, expected=(EXPECTED,)))
+    validate_calls(replace(CASE, answer=None, lists=(LISTS,)))
 
 
 @pytest.mark.parametrize(
@@ -145,6 +150,10 @@ def with_tensor(**changes: object) -> CallCase:
     return replace(CASE, answer=None, expected=(replace(EXPECTED, **changes),))
 
 
+def with_lists(**changes: object) -> CallCase:
+    return replace(CASE, answer=None, lists=(replace(LISTS, **changes),))
+
+
 def with_request(**changes: object) -> CallCase:
     return with_answer(requests=(replace(REQUEST, **changes),))
 
@@ -191,6 +200,12 @@ def with_request(**changes: object) -> CallCase:
         (with_tensor(bound=view("lse", 1, 3, 1)), "must be float32 or float64, and broadcast to [3, 8]"),
         (with_tensor(bound=view("out", 3, 1)), "must be float32 or float64, and broadcast to [3, 8]"),
         (with_tensor(view=view("nobody", 3, 8)), "must name one of the buffers"),
+        (with_answer(bmm1_scale=math.inf), "answer: bmm1_scale is inf: must be finite"),
+        (with_lists(view=view("seq_lens", 1)), "lists: view is (1,): must be int32 or int64 [rows, k]"),
+        (with_lists(scores=view("kv", 2)), "lists: scores is (2,): must be float32 [n]"),
+        (with_lists(names=view("lengths", 1)), "lists: names is (1,): must be int64 [2]"),
+        (with_lists(lengths=view("seq_lens", 1)), "lists: lengths is (1,): must be int64 [1]"),
+        (with_lists(scores=view("lse", 3)), "lists: lengths is [2]: must add up to the 3 scores"),
     ],
 )
 def test_a_case_that_can_not_exist_is_refused(case: CallCase, words: str) -> None:

@@ -1,5 +1,6 @@
 """A recorded call becomes a case that ends as the call did."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,17 @@ def test_a_scale_in_a_tensor_becomes_a_number() -> None:
     case = make_case(decode(bmm1_scale=torch.tensor([0.25])))
     assert case.calls[0].arguments["bmm1_scale"] == 0.25
     assert said(case, "bmm1_scale was a tensor of one number")
+
+
+@pytest.mark.parametrize("scale", [math.nan, torch.tensor(-math.inf)])
+def test_a_scale_without_value_is_kept_and_is_the_callers_mistake(scale: float | torch.Tensor, runner: Runner) -> None:
+    case = make_case(decode(bmm1_scale=scale))
+    again = case_file.decode(case_file.encode(case))
+    assert isinstance(again, CallCase)
+    assert str(literal_arguments(again, 0)["bmm1_scale"]) == str(float(scale))
+    (breach,) = ENTRY_POINTS[DECODE].breaches(literal_arguments(again, 0))
+    assert breach.text == f"bmm1_scale is {float(scale)}: no row is a number"
+    assert failures(runner.verdict(again)) == []
 
 
 def test_each_part_of_a_chunked_prefill_passes_alone(runner: Runner) -> None:

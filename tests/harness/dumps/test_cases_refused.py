@@ -31,8 +31,6 @@ ARGUMENTS: dict[str, Any] = {
         ({"mask": torch.zeros(4, dtype=torch.uint8)}, "mask=a .* is unsupported"),
         ({"backend": "xqa"}, "backend='xqa' is unsupported"),
         ({"no_such_argument": 3}, "no argument no_such_argument"),
-        ({"bmm1_scale": float("nan")}, "bmm1_scale is nan"),
-        ({"bmm1_scale": torch.tensor(float("inf"))}, "bmm1_scale is inf"),
         ({"bmm1_scale": None}, "bmm1_scale must be a number, but was recorded as NoneType"),
         ({"bmm2_scale": torch.ones(2)}, "bmm2_scale must be a number, but was recorded as a tensor"),
         ({"seq_lens": 7}, "seq_lens must be a tensor, but was recorded as int"),

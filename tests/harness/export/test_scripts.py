@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from run_scripts import outcomes
 from small_cases import drawn, in_memory, narrowest, with_nan_queries
 
+from attnfuzz.harness.defects.pins import load_pin
 from attnfuzz.harness.export import CannotExport, Target, export_script, script
 from attnfuzz.harness.reduce import reduce
 from attnfuzz.harness.reported.bugs import Bug, load_bugs
@@ -281,6 +282,12 @@ def test_contents_on_which_a_failure_depends_are_kept(runner: Runner) -> None:
     assert 'memory("query", torch.bfloat16, packed("query"))' in export_script(
         chunked_case("trtllm_mla@22688-before"), runner
     )
+
+
+def test_a_scale_without_value_is_in_the_script(runner: Runner) -> None:
+    pin = load_pin(Path(__file__).parents[2] / "defects", "root_of_the_scale")
+    assert pin is not None
+    assert "bmm1_scale=math.nan" in export_script(pin.case, runner)
 
 
 def test_memory_is_guarded_only_where_a_fault_needs_it(runner: Runner) -> None:
