@@ -41,13 +41,14 @@ Edit = Callable[[C], Iterable[C]]
 class Family(ABC, Generic[C]):
     """A family of ops. Abstract methods are for each family to define; the others have the defaults of simple ops.
 
-    `case_type` is the type of its cases, and `table` has their features. If it `has_axes` of coverage, reports show
-    which pairs of features were reached. `backends` are its own backends. Users' backends have capabilities of exactly
-    the `capability_type`, a struct or a dataclass; without one, the family's package has all backends.
-    Results without noise models are compared as `comparison` says, in a clause.
+    `title` names the ops in tables, `case_type` is the type of its cases, and `table` has their features. If it
+    `has_axes` of coverage, reports show which pairs of features were reached. `backends` are its own backends. Users'
+    backends have capabilities of exactly the `capability_type`, a struct or a dataclass; without one, the family's
+    package has all backends. Results without noise models are compared as `comparison` says, in a clause.
     `harness.families.simple` has families of a few lines.
     """
 
+    title = ""
     case_type: type[C]
     capability_type: type[Any] | None = None
     comparison = "compared bit for bit"

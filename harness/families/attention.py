@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 class AttentionFamily(Family[Case]):
     """Attention on a paged KV cache."""
 
+    title = "attention"
     case_type = Case
     capability_type = Capability
     has_axes = True

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 class RecurrentFamily(Family[StateCase]):
     """Recurrent state."""
 
+    title = "recurrent state"
     case_type, result_type = StateCase, StateResult
     capability_type = StateCapability
     table = STATE_TABLE

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 class SparseFamily(Family[SparseCase]):
     """Sparse attention, whose ops run in one case and are judged one by one."""
 
+    title = "sparse attention"
     case_type, result_type = SparseCase, SparseResult
     capability_type = SparseCapability
     comparison = "lists compared as sets, slots bit for bit, keys and scales within their roundings"

@@ -19,6 +19,7 @@ from attnfuzz.reference.dtypes import DType
 class WritesFamily(AttentionFamily):
     """Writers of the KV cache."""
 
+    title = "cache writes"
     result_type = WrittenCache
     persists = True
 

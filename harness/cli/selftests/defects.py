@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from statistics import median
 
 from rich.console import Console
 from rich.live import Live
@@ -35,6 +36,7 @@ from attnfuzz.harness.cli.terminal import (
 from attnfuzz.harness.defects.pins import save_pin
 from attnfuzz.harness.defects.results import DefectScore, DefectTally, enough
 from attnfuzz.harness.defects.search import SearchOutcome, is_over, outcome_of
+from attnfuzz.harness.family import family_with
 from attnfuzz.harness.report.verdict import failure_words
 from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.harness.verdict.wording import count
@@ -188,6 +190,8 @@ def _print_tables(console: Console, scores: Sequence[DefectTally]) -> None:
     console.print()
     console.print(_by_killer(scores))
     console.print()
+    console.print(_by_family(scores))
+    console.print()
     for score in scores:
         if not score.killed:
             console.print(Text(f"Survives: {score.defect.name}: {score.defect.title}", style="red"))
@@ -226,6 +230,20 @@ def _by_killer(scores: Sequence[DefectTally]) -> Table:
     at_all = first + Counter(other for kill in kills for other in kill.also)
     for by, times in sorted(at_all.items()):
         table.add_row(by, f"{first[by]:,}", f"{times:,}")
+    return table
+
+
+def _by_family(scores: Sequence[DefectTally]) -> Table:
+    numbers = ("planted", "killed", "examples (median)", "(95%)")
+    table = new_table("family", *numbers, numbers=numbers)
+    families: dict[str, list[DefectTally]] = {}
+    for score in scores:
+        backend = score.defect.planted(backend_name(score.defect))
+        families.setdefault(family_with(backend.capability).title, []).append(score)
+    for title, members in families.items():
+        examples = sorted(each.examples for score in members for each in score.outcomes if each.kill)
+        cells = (f"{median(examples):,.0f}", f"{examples[int(0.95 * len(examples))]:,}") if examples else ("", "")
+        table.add_row(title, str(len(members)), str(sum(score.killed for score in members)), *cells)
     return table
 
 

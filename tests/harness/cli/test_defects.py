@@ -1,6 +1,7 @@
 """`attnfuzz defects`, and the other commands on a backend with a planted defect."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ def test_a_defect_is_killed_pinned_and_written_down(attnfuzz: Attnfuzz, monkeypa
     assert ran.code == 0, ran.err
     assert ran.out.splitlines()[0] == "Searching 1 defect: 100 examples each, seed 1."
     assert ran.out.splitlines()[-1] == "1 of 1 killed"
+    assert re.search(r"family +planted +killed +examples \(median\) +\(95%\)\nattention +1 +1 +\d+ +\d+\n", ran.out)
     found = json.loads(Path("found.json").read_text())
     assert (found["killed"], found["defects"], found["seeds"]) == (1, 1, [1])
     (search,) = found["searches"]
