@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from attnfuzz.harness.backends.variation import Launching, Variation
+    from attnfuzz.harness.families.simple import SimpleFamily
     from attnfuzz.harness.pytest.plugin import AttnFuzz
     from attnfuzz.harness.verdict.failures import Failure, Kind, Observation
     from attnfuzz.kernels.cache_writes.rotation import Rotation
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         WrittenCache,
         WrittenTensor,
     )
+    from attnfuzz.kernels.interface.compared import ComparedLists, ComparedResult, ComparedTensor
     from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, ArgumentStanding, EarlierUse
     from attnfuzz.reference.bucket import Bucket
     from attnfuzz.reference.capability import Capability
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from attnfuzz.reference.noise import NoiseModel
     from attnfuzz.reference.relation import Relation
     from attnfuzz.reference.rope import Pairing, Rope, RopeScaling, RotaryShare
+    from attnfuzz.reference.simple_case import SimpleCase
     from attnfuzz.reference.user_error import UserError
 
 __version__ = "0.1.0"
@@ -78,6 +81,9 @@ __all__ = [
     "Bucket",
     "Capability",
     "Case",
+    "ComparedLists",
+    "ComparedResult",
+    "ComparedTensor",
     "Contract",
     "Conversion",
     "CopyBackend",
@@ -121,6 +127,8 @@ __all__ = [
     "Rotation",
     "RotationBackend",
     "Session",
+    "SimpleCase",
+    "SimpleFamily",
     "Step",
     "Tombstone",
     "Unsupported",
@@ -135,12 +143,14 @@ __all__ = [
 
 _MODULES = {
     "harness.backends.variation": ("Launching", "Variation"),
+    "harness.families.simple": ("SimpleFamily",),
     "harness.pytest.plugin": ("AttnFuzz",),
     "harness.verdict.failures": ("Failure", "Kind", "Observation"),
     "kernels.interface.backend": (
         "Attended", "Backend", "Bench", "Fill", "Graph", "Launcher", "Memory", "Op", "Output", "Session", "Unsupported",
         "WrittenCache", "WrittenTensor",
     ),
+    "kernels.interface.compared": ("ComparedLists", "ComparedResult", "ComparedTensor"),
     "kernels.cache_writes.rotation": ("Rotation",),
     "kernels.cache_writes.stored": ("Conversion",),
     "kernels.cache_writes.writer_backend": ("CopyBackend", "GatherBackend", "RotationBackend", "WriterBackend"),
@@ -172,6 +182,7 @@ _MODULES = {
     "reference.noise": ("NoiseModel",),
     "reference.relation": ("Relation",),
     "reference.rope": ("Pairing", "Rope", "RopeScaling", "RotaryShare"),
+    "reference.simple_case": ("SimpleCase",),
     "reference.user_error": ("UserError",),
 }  # fmt: skip
 """The public names of each module, relative to this package."""

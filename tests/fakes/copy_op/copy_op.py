@@ -6,10 +6,7 @@ import msgspec
 import torch
 from markupsafe import Markup
 
-from attnfuzz.harness.families.simple import SimpleFamily
-from attnfuzz.kernels.interface.backend import Bench, Fill, Op
-from attnfuzz.kernels.interface.compared import ComparedResult, ComparedTensor
-from attnfuzz.reference.simple_case import SimpleCase
+from attnfuzz import Bench, ComparedResult, ComparedTensor, Fill, Op, SimpleCase, SimpleFamily
 
 
 class CopyCase(SimpleCase, frozen=True, kw_only=True, tag="copy"):
