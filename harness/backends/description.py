@@ -117,8 +117,10 @@ def _capability(name: str, value: Any) -> tuple[Any, Family[Any]]:
     """Return a capability and its family. Rejects one without any case."""
     found = next((each for each in families() if type(value) is each.capability_type and each.runs(value)), None)
     if found is None:
-        _exactly(Capability, "capability", name, value)
-    assert found is not None
+        raise BackendFileError(
+            f"{name}: its capability is {_kind(value)}: make it a Capability of attnfuzz.reference.capability, or, of "
+            "another family of ops, install the package that offers the family as an entry point attnfuzz.families"
+        )
     if isinstance(value, Capability):
         _check_capability(name, value)
     return value, found

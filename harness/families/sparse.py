@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.calls.trace import FileTracer
 from attnfuzz.harness.family import Edit, Family
 from attnfuzz.harness.judge import judge
-from attnfuzz.harness.judge.judge import Judgement
+from attnfuzz.harness.judge.judge import Judgement, with_returned
 from attnfuzz.harness.judge.parts import checked
 from attnfuzz.harness.judge.selected import judge_selected
 from attnfuzz.harness.judge.terms import JudgingTerms
@@ -91,12 +91,12 @@ class SparseFamily(Family[SparseCase]):
         margins: dict[str, float] = {}
         total = Judgement((), margins, 0, 0.0, 0.0)
         for part in result.parts:
-            found = _judged(case, part, terms)
+            found, words = _judged(case, part, terms), result.returned.get(part.kernel, "")
             for tier, margin in found.margins.items():
                 margins[tier] = max(margin, margins.get(tier, 0.0))
             total = replaced(
                 total,
-                observations=found.observations,
+                observations=tuple(with_returned(each, words) for each in found.observations),
                 rows=total.rows + found.rows,
                 reference_seconds=total.reference_seconds + found.reference_seconds,
                 judge_seconds=total.judge_seconds + found.judge_seconds,

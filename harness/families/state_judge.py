@@ -7,7 +7,7 @@ from math import log, sqrt
 
 import torch
 
-from attnfuzz.harness.judge.judge import Judgement
+from attnfuzz.harness.judge.judge import Judgement, with_returned
 from attnfuzz.harness.judge.terms import JudgingTerms
 from attnfuzz.harness.memory.poison import unwritten
 from attnfuzz.harness.verdict.failures import Kind, Observation, RowAddress
@@ -56,7 +56,7 @@ def judge_state(result: StateResult, terms: JudgingTerms) -> Judgement:
             seen = next(_of_part(part, result, terms, rows, margins), None)
             if seen is not None:
                 failed.add(part.place)
-                found.append(seen)
+                found.append(with_returned(seen, result.returned) if part.place == "out" else seen)
     if Tier.T0 in terms.tiers:
         found += _exact_pool(result, terms.report)
     return Judgement(tuple(found), margins, rows, asked, time.perf_counter() - began - asked)

@@ -87,7 +87,9 @@ def judge(
         output, rows, geometry, noise, alpha_of_tier(alpha, tiers)
     )
     evidence = Evidence.of(output, rows, budget, contract, report)
-    observations = [_with_returned(each, output) for each in judge_exactly(evidence)] if Tier.T0 in tiers else []
+    observations = (
+        [with_returned(each, output.returned) for each in judge_exactly(evidence)] if Tier.T0 in tiers else []
+    )
     margins: dict[str, float] = {}
     worst: dict[str, tuple[int, int] | None] = {}
     observations += _statistical(evidence, tiers, margins, worst)
@@ -113,11 +115,11 @@ def judge(
     )
 
 
-def _with_returned(found: Observation, output: Output) -> Observation:
+def with_returned(found: Observation, returned: str) -> Observation:
     """Return an observation, of an output that was not written with the words on the value that was returned."""
-    if found.kind is not Kind.UNWRITTEN or not output.returned:
+    if found.kind is not Kind.UNWRITTEN or not returned:
         return found
-    return msgspec.structs.replace(found, message=f"{found.message}\n{output.returned}")
+    return msgspec.structs.replace(found, message=f"{found.message}\n{returned}")
 
 
 class Budgeted(NamedTuple):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from attnfuzz.harness.memory.poison import unwritten
 from attnfuzz.harness.verdict.failures import Kind, Observation, RowAddress
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.kernels.sparse.results import Selected
@@ -14,13 +15,16 @@ def judge_selected(selected: Selected, report: Callable[..., Observation]) -> Ob
     if not wrong:
         return None
     row, mistake = next(iter(wrong.items()))
+    never = bool(unwritten(lists[row]).all())
+    if never:
+        mistake = "was never written: it holds the sentinel"
     request, token = selected.tokens[row]
     message = (
         f"{selected.place}, row {row} (token {token} of request {request}, {selected.selection.lengths[row]} keys): "
         f"{mistake}; {len(wrong)} of {len(lists)} rows are wrong"
     )
     return report(
-        kind=Kind.OUTPUT_MISMATCH,
+        kind=Kind.UNWRITTEN if never else Kind.OUTPUT_MISMATCH,
         place=selected.place,
         tier=Tier.T0,
         row=RowAddress(request, token, 0),

@@ -314,7 +314,7 @@ class FunctionSession(PagedSession):
             made = self._backend.arrange(**self._arranged.select(arguments, expected))
             arranged = self._in_memory(made)
         returned = self._bench.launcher.launch(op, **(self._taken.select(arguments, expected) | arranged))
-        self._returned = _unread(self._backend.name, returned, results.out)
+        self._returned = unread(self._backend.name, returned, results.out)
 
     def _in_memory(self, arranged: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arranged arguments as the kernel gets them."""
@@ -372,12 +372,13 @@ class FunctionSession(PagedSession):
         return self._bench.memory.copy("mask", drawn.view(torch.uint8)).view(torch.bool)
 
 
-def _unread(name: str, returned: object, out: torch.Tensor) -> str:
+def unread(name: str, returned: object, out: torch.Tensor, into: str = "out") -> str:
     """Return the words on a tensor that a function returned in place of writing it, or "" if it returned none."""
     found = next((each for each in (returned, *_parts(returned)) if isinstance(each, torch.Tensor)), None)
     if found is None or found.data_ptr() == out.data_ptr():
         return ""
-    return f"{name} returned a tensor {list(found.shape)}, {found.dtype}, which is ignored: write the result into out"
+    tensor = f"a tensor {list(found.shape)}, {found.dtype}"
+    return f"{name} returned {tensor}, which is ignored: write the result into {into}"
 
 
 def _parts(returned: object) -> Sequence[object]:

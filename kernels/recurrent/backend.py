@@ -51,7 +51,8 @@ StateFunction = Callable[..., Any]
 class StateBackend:
     """Functions of the steps of a recurrence as a backend named `label`.
 
-    `noises` are the models of correct steps by mode, `noise_model` that of the other modes.
+    `noises` are the models of correct steps by mode, `noise_model` that of the other modes. Raises ValueError for a
+    mode of the capability without a function.
     """
 
     label: str
@@ -62,6 +63,13 @@ class StateBackend:
     build: Callable[[Callable[[str], None]], None] | None = None
     why_missing: Callable[[], str | None] = lambda: None
     called_as_documented: bool = True
+
+    def __post_init__(self) -> None:
+        lacking = ", ".join(mode for mode in self.capability.modes if mode not in self.functions)
+        if lacking:
+            raise ValueError(
+                f"{self.label} has no function for {lacking}: add one, or leave the mode out of its capability's modes"
+            )
 
     @property
     def name(self) -> str:

@@ -28,7 +28,7 @@ class StateResult:
     """The outputs [tokens, value_heads, value_dim] of a step, or [tokens, channels], and its pool before and after.
 
     The slots in `free` may have any contents afterwards. `noise` describes a correct kernel, which was `given` decays
-    and beta, or computed them.
+    and beta, or computed them. `returned` describes a value that a function returned, which is ignored.
     """
 
     case: StateCase
@@ -42,3 +42,4 @@ class StateResult:
     free: frozenset[int]
     noise: StateNoise
     given: bool
+    returned: str = ""

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from attnfuzz.kernels.functions.function_backend import unread
 from attnfuzz.kernels.interface.backend import Bench, Fill, Graph
 from attnfuzz.kernels.recurrent.backend import StateBackend, parameters
 from attnfuzz.kernels.recurrent.result import StateResult, TouchedRow
@@ -80,13 +81,14 @@ class StateSession:
             arguments = captured.arguments
         else:
             arguments = self._arguments(inputs, batch)
-        before = self._pool.clone()
+        before, returned = self._pool.clone(), None
         if step.replayed:
             assert captured.graph is not None
             captured.graph.replay()
         else:
             taken = parameters(op.function)
-            self._bench.launcher.launch(op, **{name: each for name, each in arguments.items() if name in taken})
+            given = {name: each for name, each in arguments.items() if name in taken}
+            returned = self._bench.launcher.launch(op, **given)
         for row in step.rows:
             lane = self._lanes[row.lane]
             # Without tokens, the next step may accept another number of them.
@@ -105,6 +107,7 @@ class StateSession:
             free=self._free(step),
             noise=self._backend.noise_of(step.mode, case.state_dtype),
             given=self._backend.capability.given,
+            returned=unread(self._backend.name, returned, arguments["out"]),
         )
 
     # The pool

@@ -17,7 +17,7 @@ A function gets those arguments that it has parameters for:
   without lists whose lists are as long
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -28,7 +28,7 @@ from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.sparse.capability import SparseCapability
-from attnfuzz.reference.sparse.case import SparseCase
+from attnfuzz.reference.sparse.case import SparseCase, SparseOp
 
 WRITES: Mapping[str, frozenset[str]] = {
     "write": frozenset({"kv_cache"}),
@@ -47,6 +47,26 @@ WRITES: Mapping[str, frozenset[str]] = {
 """The arguments that each kind of function may write."""
 
 
+def _called(can: SparseCapability) -> Iterator[str]:
+    """Yield the kinds of the functions that cases of a capability call."""
+    batched = any(mode.batched for mode in can.modes)
+    dense = not can.by_row and not all(mode.batched for mode in can.modes)
+    scores = {"row_logits": can.by_row, "paged_logits": batched and not can.by_row, "logits": dense}
+    lists = {"slots": batched or not dense or False in can.ragged, "offsets": dense and True in can.ragged}
+    transforms = [kind for kind, used in lists.items() if used]
+    kinds = {
+        SparseOp.COMPRESS: ["save_states", "compress"],
+        SparseOp.LOGITS: [kind for kind, used in scores.items() if used],
+        SparseOp.TOP_K: ["top_k"],
+        SparseOp.TRANSFORM: transforms,
+    }
+    fused = kinds | {SparseOp.TOP_K: [f"top_k_{kind}" for kind in transforms], SparseOp.TRANSFORM: []}
+    for ops in can.chains:
+        fuses = can.fused and {SparseOp.TOP_K, SparseOp.TRANSFORM} <= set(ops)
+        for op in ops:
+            yield from (fused if fuses else kinds).get(op, [op.value])
+
+
 def no_reason() -> None:
     """Return no reason."""
 
@@ -56,7 +76,8 @@ class SparseBackend:
     """A backend called `label` on `functions` by their kinds.
 
     `noise_models` are those by dtype: that of float8_e4m3fn is of scores, that of bfloat16 of attention. `load`
-    prepares the functions, and `why_not` returns the reason that they can't run on this machine, or None.
+    prepares the functions, and `why_not` returns the reason that they can't run on this machine, or None. Raises
+    ValueError if a kind of function is lacking that cases of the capability call.
     """
 
     label: str
@@ -67,6 +88,12 @@ class SparseBackend:
     load: Callable[[Callable[[str], None]], object] = lambda _: None
     why_not: Callable[[], str | None] = no_reason
     session: type[ChainSession] = ChainSession
+
+    def __post_init__(self) -> None:
+        kinds = dict.fromkeys(_called(self.capability))
+        lacking = ", ".join(f'"{kind}"' for kind in kinds if kind not in self.functions)
+        if lacking:
+            raise ValueError(f"{self.label} has no function {lacking}: add it, or restrict its capability")
 
     @property
     def name(self) -> str:

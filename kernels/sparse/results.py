@@ -1,6 +1,7 @@
 """The results of the ops of a step, beside the right ones."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 
@@ -61,9 +62,13 @@ Part = Scored | Selected | SparselyAttended | WrittenCache
 
 @dataclass(frozen=True)
 class SparseResult:
-    """The results of the ops of a step, in the order in which they ran on right inputs."""
+    """The results of the ops of a step, in the order in which they ran on right inputs.
+
+    `returned` describes values that functions returned, which are ignored, by the names of their ops.
+    """
 
     parts: tuple[Part, ...]
+    returned: Mapping[str, str] = field(default_factory=dict)
 
 
 def written_rows(

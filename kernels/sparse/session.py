@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.functions.function_backend import Keywords
+from attnfuzz.kernels.functions.function_backend import Keywords, unread
 from attnfuzz.kernels.interface.backend import (
     Attended,
     Bench,
@@ -44,13 +44,16 @@ class ChainSession:
         self._static: dict[tuple[object, str], _Tensors] = {}
         self._graphs: dict[tuple[object, str], Graph] = {}
         self._pools: _Tensors = {}
+        self._returned: dict[str, str] = {}
+        self.before: _Tensors = {}
 
     def forward(self, index: int) -> SparseResult:
         """Run the ops of one step, each on right inputs."""
-        return SparseResult(tuple(_Forward(self, OpInputs(self._case, index)).parts()))
+        self._returned = {}
+        return SparseResult(tuple(_Forward(self, OpInputs(self._case, index)).parts()), self._returned)
 
     def launch(self, inputs: OpInputs, name: str, given: Mapping[str, Any], outputs: Mapping[str, Any]) -> _Tensors:
-        """Launch an op, or replay its graph. Returns its tensors.
+        """Launch an op, or replay its graph. Returns its tensors; `before` has the earlier contents of its outputs.
 
         `given` has values of tensors, tensors of the pool, and scalars; `outputs` shapes and dtypes.
         """
@@ -59,7 +62,10 @@ class ChainSession:
         wanted = Keywords.of(op.function).select(outputs, outputs)
         if not inputs.step.replayed:
             tensors = self._placed(taken, wanted)
-            self._bench.launcher.launch(op, **{**taken, **tensors})
+            self.before = {each: tensors[each].clone() for each in wanted}
+            returned = self._bench.launcher.launch(op, **{**taken, **tensors})
+            for each in list(wanted)[:1]:
+                self._returned[op.name] = unread(op.name, returned, tensors[each], each)
             return tensors
         key = (graph_of(inputs.step), name)
         if key not in self._graphs:
@@ -71,6 +77,7 @@ class ChainSession:
         self.refresh(key, taken)
         for each in wanted:
             self._bench.memory.renew(tensors[each])
+        self.before = {each: tensors[each].clone() for each in wanted}
         self._graphs[key].replay()
         return tensors
 
@@ -311,10 +318,8 @@ class _Forward:
             }
         tensors = self._session.launch(inputs, name, given, {"logits": ((len(self._rows), self._width), torch.float32)})
         logits = tensors["logits"]
-        before = torch.full_like(logits, torch.nan)
-        part = Scored(
-            self._name(name), self._kept(logits, SparseOp.LOGITS), before, scoring, self._session.noise, self._tokens
-        )
+        kept, before = self._kept(logits, SparseOp.LOGITS), self._session.before["logits"]
+        part = Scored(self._name(name), kept, before, scoring, self._session.noise, self._tokens)
         self._scores = scoring.right.float()
         return part
 
@@ -401,8 +406,7 @@ class _Forward:
             right = lists.to_slots(positions, tables, self._geometry.page_size)
         got = tensors[place]
         self._slots = right
-        before = torch.full_like(got, -(1 << 31))
-        kept = self._kept(got, SparseOp.TRANSFORM)
+        kept, before = self._kept(got, SparseOp.TRANSFORM), self._session.before[place]
         return written_rows(self._name(name), "slots", before, kept, right, right, self._tokens)
 
     def _table_of(self, row: int) -> torch.Tensor:

@@ -165,3 +165,20 @@ def test_states_and_outputs_of_nan_fail() -> None:
         (each.kind, each.place) for each in judged(case, wrong(case.backend, StateMode.PREFILL, poisoned)).observations
     }
     assert kinds == {(Kind.NOT_FINITE, "out"), (Kind.NOT_FINITE, "state")}
+
+
+def test_an_output_that_is_returned_in_place_of_written_is_named() -> None:
+    def returns(*, query: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        del query
+        return torch.zeros_like(out)
+
+    backend = replace(BY_NAME["native:gated_delta_rule"], functions=dict.fromkeys(StateMode, returns))
+    (first, *_) = judged(delta(prefill(StateRow(0, 3, initial=False))), backend).observations
+    assert (first.kind, first.place) == (Kind.UNWRITTEN, "out")
+    assert "returned a tensor [3, 2, 4], torch.float32, which is ignored: write the result into out" in first.message
+
+
+def test_each_mode_of_a_capability_needs_a_function() -> None:
+    backend = BY_NAME["native:gated_delta_rule"]
+    with pytest.raises(ValueError, match="has no function for decode, verify: add one"):
+        replace(backend, functions={StateMode.PREFILL: backend.functions[StateMode.PREFILL]})

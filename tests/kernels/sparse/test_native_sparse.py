@@ -1,6 +1,7 @@
 """The native kernels of sparse attention: right in drawn cases, and trusting as the libraries' kernels are."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -179,3 +180,30 @@ def test_smaller_cases_are_possible_or_refused_and_still_of_the_backend() -> Non
     smaller = [each for edit in FAMILY.edits(None) for each in edit(case)]
     assert smaller
     assert all(each != case for each in smaller)
+
+
+def test_lists_that_are_returned_in_place_of_written_are_named() -> None:
+    def top_k(*, indices: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(indices)
+
+    case = one(SparseOp.TOP_K, decode(5))
+    (failure, *_) = verdict(case, replace(SPARSE, functions={**SPARSE.functions, "top_k": top_k})).failures
+    assert failure.kind is Kind.UNWRITTEN
+    assert "top_k returned a tensor [1, 16], torch.int32, which is ignored: write the result into indices" in (
+        failure.message
+    )
+
+
+@pytest.mark.parametrize("op", [SparseOp.LOGITS, SparseOp.TRANSFORM])
+def test_rows_that_were_never_written_are_reported_as_unwritten(op: SparseOp) -> None:
+    def nothing(**_: object) -> None:
+        """Write nothing."""
+
+    lazy = replace(SPARSE, functions={**SPARSE.functions, "paged_logits": nothing, "slots": nothing})
+    (failure, *_) = verdict(one(op, decode(5)), lazy).failures
+    assert failure.kind is Kind.UNWRITTEN
+
+
+def test_each_op_of_a_capability_needs_its_functions() -> None:
+    with pytest.raises(ValueError, match='has no function "top_k", "compress": add it'):
+        replace(SPARSE, functions={k: f for k, f in SPARSE.functions.items() if k not in ("compress", "top_k")})
