@@ -112,6 +112,11 @@ FA3_DECODE: Final[Rules] = (
 )
 """The same on FA3."""
 
+FA2_SINKS_DECODE: Final[Rules] = (*TENSOR_CORE_DECODE, *unsaid(_F.SINKS_16_BITS))
+"""BatchDecodeWithAttentionSinkWrapper on FA2."""
+FA3_SINKS_DECODE: Final[Rules] = (*FA3_DECODE, *unsaid(_F.SINKS_16_BITS))
+"""The same on FA3."""
+
 _OUT_AND_SINKS = (_F.OUT_GAPS, _F.OUT_HEADS_FIRST, _F.SINKS_16_BITS)
 _TENSOR_OR_NUMBER = "docstring: Union[float, torch.Tensor]"
 XQA: Final[Rules] = (

@@ -16,12 +16,13 @@ from attnfuzz.kernels.gpu.direct.xqa import XQA, XQA_AS_SERVED, XQA_FP8
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.hopper.backends import HOPPER_BACKENDS
 from attnfuzz.kernels.gpu.quick import limited
+from attnfuzz.kernels.gpu.wrappers.auto import AUTO_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.backends import WRAPPER_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.cascade import CASCADE_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.decode_variants import DECODE_VARIANTS
 from attnfuzz.kernels.gpu.wrappers.holistic import HOLISTIC
 from attnfuzz.kernels.gpu.wrappers.pod import POD_BACKENDS
-from attnfuzz.kernels.gpu.wrappers.sinks import SECOND_SINK_BACKENDS, SINK_BACKENDS
+from attnfuzz.kernels.gpu.wrappers.sinks import SECOND_SINK_BACKENDS, SINK_BACKENDS, SINK_DECODE_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.sparse import SPARSE_BACKENDS
 
 DIRECT_BACKENDS: Final[tuple[GpuBackend, ...]] = (
@@ -54,8 +55,10 @@ GPU_BACKENDS: tuple[GpuBackend, ...] = (
     CUDA_FIXUP,
     *DIRECT_BACKENDS,
     *WRAPPER_BACKENDS,
+    *AUTO_BACKENDS,
     *DECODE_VARIANTS,
     *SINK_BACKENDS,
+    *SINK_DECODE_BACKENDS,
     *SECOND_SINK_BACKENDS,
     *SINGLE_BACKENDS,
     HOLISTIC,

@@ -116,8 +116,9 @@ CUDNN_DECODE: Final[Rules] = (
 
 CUDNN_PREFILL: Final[Rules] = (
     *_CUDNN,
-    *unsaid(*_OUT, _F.LSE_HEADS_FIRST, _F.OFFSETS_INT64),
-    # A returned LSE has the shape (batch_size, max_token_per_sequence, num_heads_qo).
+    # Since 0.7.4, out and lse "must be contiguous" (checked), and sinks are float32 (checked).
+    *unsaid(*_OUT, _F.LSE_HEADS_FIRST, _F.OFFSETS_INT64, _F.SINKS_16_BITS, _F.WINDOW_FAR),
+    # Before 0.7.4, a returned LSE has the shape (batch_size, max_token_per_sequence, num_heads_qo).
     *promised('docstring: "Allocated internally when None"', _F.OUT_RETURNED),
     *promised('docstring: "Optional output dtype; defaults to q.dtype"', _F.OUT_DTYPE_GIVEN),
     *promised("docstring of lse_base: log2 or ln", _F.LSE_BASE_E),

@@ -54,6 +54,8 @@ of_graph_decode: Final = _life(
 of_sinks: Final = _life(*_ALL, _MASKLESS, _U.PLANNED_LENGTHS, _U.PLANNED_OTHER_HEADS, among=())
 """BatchAttentionWithAttentionSinkWrapper: its constructor is given the head dims, the dtypes and whether there is a
 window, and compiles no soft cap."""
+of_sinks_decode: Final = _life(*_ALL, _U.PLANNED_LENGTHS, _U.PLANNED_OTHER_HEADS, among=())
+"""BatchDecodeWithAttentionSinkWrapper, whose constructor is given the same."""
 of_levels: Final = _life(*_ALL, _MASKLESS)
 """MultiLevelCascadeAttentionWrapper."""
 of_prefix: Final = _life(*_ROWS, *_RUNS)

@@ -172,6 +172,10 @@ def _cudnn_prefill(**arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     assert lse.shape == query.shape[:2]
     assert max(q_lens, default=0) <= taken["max_token_per_sequence"]
     lens = taken["actual_seq_lens_kv"]
+    window_left = taken.pop("window_left", None)
+    taken["window_left"] = -1 if window_left is None else window_left
+    if taken.get("sinks") is not None and taken["sinks"].dtype != torch.float32:
+        raise ValueError("sinks must be a float32 tensor")
     masks = None if taken["causal"] else _full(q_lens, tuple(lens.flatten().tolist()))
     answer = _paged(taken, query, (taken["k_cache"], taken["v_cache"]), "HND", q_lens, lens, masks)
     lse_in_base_2 = taken.get("lse_base", "log2") == "log2"

@@ -19,6 +19,9 @@ _NEED = 4096
 _SPLIT = 4
 """Beyond so many pages, decode is said to split the keys, for which it needs a workspace of floats."""
 
+_SHORT = 64
+"""Up to so many queries of each request, a wrapper that may choose takes FA2."""
+
 
 def attend(
     query: torch.Tensor,
@@ -202,8 +205,15 @@ class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
 
     real = prefill.BatchPrefillWithPagedKVCacheWrapper
 
+    def plan(self, **arguments: Any) -> None:
+        super().plan(**arguments)
+        longest = max((end - first for first, end in self.requests()), default=0)
+        # As on Hopper. In a graph, the first choice stands.
+        if self.backend == "auto" and not (self.graph and hasattr(self, "_backend")):
+            self._backend = "fa2" if self.masks is not None or longest <= _SHORT else "fa3"
+
     def run(self, **arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.backend == "fa3":
+        if "fa3" in (self.backend, getattr(self, "_backend", None)):
             refuse_different_strides(arguments["paged_kv_cache"])
         return super().run(**arguments)
 
@@ -257,25 +267,51 @@ class CUDAGraphBatchDecodeWithPagedKVCacheWrapper(BatchDecodeWithPagedKVCacheWra
         super().__init__(float_workspace_buffer=workspace_buffer, use_cuda_graph=True, **arguments, **buffers)
 
 
-class BatchAttentionWithAttentionSinkWrapper(BatchPrefillWithPagedKVCacheWrapper):
-    """Paged prefill, compiled for a geometry, whose kernel takes sinks after the cache."""
+class _WithSinks(_Wrapper):
+    """Compiled for a geometry. Its kernel takes sinks after the cache."""
+
+    name: str
 
     def __init__(self, **arguments: Any) -> None:
-        real = attention.BatchAttentionWithAttentionSinkWrapper
-        inspect.signature(real.__init__).bind(self, **arguments)
+        inspect.signature(getattr(attention, self.name).__init__).bind(self, **arguments)
         layer = ("q_data_type", "kv_data_type", "head_dim_qk", "head_dim_vo", "window_left")
         self.made_for = {name: arguments.pop(name) for name in layer}
         super().__init__(**arguments)
 
     def plan(self, **arguments: Any) -> None:
         super().plan(**arguments)
-        assert {name: self.settings[name] for name in self.made_for} == self.made_for
+        dim = self.settings.get("head_dim")
+        planned = {"head_dim_qk": dim, "head_dim_vo": dim, **self.settings}
+        assert {name: planned[name] for name in self.made_for} == self.made_for
         assert not self.settings["logits_soft_cap"]
 
-    def run(self, q: torch.Tensor, paged_kv_cache: Any, sink: torch.Tensor, **arguments: Any) -> Any:  # type: ignore[override] # as the real one
+    def with_sinks(self, sink: torch.Tensor, arguments: dict[str, Any]) -> dict[str, Any]:
         assert "sinks" not in arguments
         assert sink.dtype == torch.float32
-        return super().run(q=q, paged_kv_cache=paged_kv_cache, sinks=sink, **arguments)
+        return {**arguments, "sinks": sink}
+
+
+class BatchAttentionWithAttentionSinkWrapper(_WithSinks, BatchPrefillWithPagedKVCacheWrapper):
+    """Paged prefill."""
+
+    name = "BatchAttentionWithAttentionSinkWrapper"
+
+    def run(self, q: torch.Tensor, paged_kv_cache: Any, sink: torch.Tensor, **arguments: Any) -> Any:  # type: ignore[override] # as the real one
+        return super().run(q=q, paged_kv_cache=paged_kv_cache, **self.with_sinks(sink, arguments))
+
+
+class BatchDecodeWithAttentionSinkWrapper(_WithSinks, BatchDecodeWithPagedKVCacheWrapper):
+    """Paged decode on tensor cores. The kernel sees the factor of the logits that its run is given."""
+
+    name = "BatchDecodeWithAttentionSinkWrapper"
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.tensor_cores = True
+
+    def run(self, q: torch.Tensor, paged_kv_cache: Any, sink: torch.Tensor, sm_scale: float, **arguments: Any) -> Any:  # type: ignore[override] # as the real one
+        self.settings["sm_scale"] = sm_scale
+        return super().run(q=q, paged_kv_cache=paged_kv_cache, **self.with_sinks(sink, arguments))
 
 
 class BatchPrefillWithRaggedKVCacheWrapper(_Wrapper):

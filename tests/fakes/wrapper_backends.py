@@ -8,9 +8,10 @@ import msgspec
 
 from attnfuzz.kernels.arguments.argument_forms import opened_in_forms
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.wrappers.auto import AUTO_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.backends import WRAPPER_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.decode_variants import DECODE_VARIANTS
-from attnfuzz.kernels.gpu.wrappers.sinks import SECOND_SINK_BACKENDS, SINK_BACKENDS
+from attnfuzz.kernels.gpu.wrappers.sinks import SECOND_SINK_BACKENDS, SINK_BACKENDS, SINK_DECODE_BACKENDS
 from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.reference.device import Device
 
@@ -58,3 +59,5 @@ BATCH_DECODE_TENSOR_CORES, FA3_BATCH_DECODE, CUDA_GRAPH_DECODE, CUDA_GRAPH_DECOD
 )
 FA2_SINKS, FA3_SINKS = map(faked, SINK_BACKENDS)
 FA2_SINKS_SECOND, FA3_SINKS_SECOND = map(faked, SECOND_SINK_BACKENDS)
+FA2_SINKS_DECODE, FA3_SINKS_DECODE = map(faked, SINK_DECODE_BACKENDS)
+(AUTO_PAGED,) = map(faked, AUTO_BACKENDS)

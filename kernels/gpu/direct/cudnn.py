@@ -31,13 +31,20 @@ _WORKSPACE: Final = WorkspaceBytes(semaphores=0, scratch=128 << 20)
 """FlashInfer: "128 MB is sufficient for typical" workloads (docstrings of both functions)."""
 
 
+_AVOIDED: Final = "cuDNN < 9.27 mis-stores"
+"""The beginning of a ValueError since 0.7.4: FlashInfer refuses a packed LSE that this cuDNN would store wrongly."""
+
+
 def _call(name: str, /, **arguments: Any) -> Any:
     """Call it. cuDNN reports a missing engine when it builds the graph, before any launch."""
     try:
         return flashinfer_op.call("flashinfer.cudnn", name, **arguments)
     except Exception as error:
+        words = " ".join(str(error).split())
         if type(error).__name__ == "cudnnGraphNotSupportedError":
-            raise Unsupported(f"cuDNN has no engine: {' '.join(str(error).split())[:200]}") from error
+            raise Unsupported(f"cuDNN has no engine: {words[:200]}") from error
+        if words.startswith(_AVOIDED):
+            raise Unsupported(f"FlashInfer refuses the call: {words[:200]}") from error
         raise
 
 
@@ -108,6 +115,9 @@ class CudnnPrefillSession(_CudnnSession):
             max_token_per_sequence=plan.max_q_len,
             actual_seq_lens_q=place_int32(bench, "actual_seq_lens_q", q_lens).reshape(-1, 1, 1, 1),
             causal=self._case.mask is Mask.CAUSAL,
+            # Since 0.7.4. None is no window; an older release takes None for an argument that it lacks.
+            window_left=geometry.window_left if geometry.window_left >= 0 else None,
+            sinks=self._sinks,
             batch_offsets_q=offsets("batch_offsets_q", geometry.q_heads * geometry.head_dim_qk),
             batch_offsets_o=offsets("batch_offsets_o", geometry.q_heads * geometry.head_dim_vo),
             batch_offsets_stats=offsets("batch_offsets_stats", geometry.q_heads),
@@ -172,13 +182,20 @@ CUDNN_PREFILL: Final = _backend(
     Capability(
         device=Device.CUDA,
         edges=UNSAID_EDGES,
-        # Docstring: head_dim_qk must be 128 or 192, head_dim_vo 128.
-        buckets=(_bucket(DType.BFLOAT16, 128), _bucket(DType.FLOAT16, 128)),
+        # Docstring: head_dim_qk must be 128 or 192, head_dim_vo 128. Windows and sinks: since 0.7.4.
+        buckets=(
+            _bucket(DType.BFLOAT16, 128),
+            _bucket(DType.FLOAT16, 128),
+            _bucket(DType.BFLOAT16, 128, windows=(0, 7, 100)),
+            _bucket(DType.BFLOAT16, 128, windows=(-1, 7), sinks=(True,)),
+        ),
         modes=Mode.of_kernels(),
         padding=True,
         kv_views=tuple(KvView),
         pool_holes=True,
         masks=(Mask.CAUSAL, Mask.FULL),
+        # Docstring: keys before p - window_left are masked, "causality independently masks keys after p".
+        windowed_masks=(Mask.CAUSAL, Mask.FULL),
         arguments=rules.CUDNN_PREFILL,
     ),
 )

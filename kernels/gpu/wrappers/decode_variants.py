@@ -148,7 +148,8 @@ class GraphTensorCoreDecodeSession(GraphDecodeSession):
     wrapper_type = TensorCoreDecode
 
 
-def _without_short_requests(capability: Capability) -> Capability:
+def without_short_requests(capability: Capability) -> Capability:
+    """Return a capability whose requests have no keys, or at least as many as queries."""
     return msgspec.structs.replace(capability, empty_kv=True, kv_shorter_than_q=False)
 
 
@@ -160,7 +161,7 @@ DECODE_VARIANTS: Final = (
         "batch_decode_tensor_cores",
         TensorCoreDecodeSession,
         FA2_DECODE,
-        _without_short_requests(capability_of(_VERIFIES, _VERIFIES, PLAIN, EIGHT_BITS, CAPPED)),
+        without_short_requests(capability_of(_VERIFIES, _VERIFIES, PLAIN, EIGHT_BITS, CAPPED)),
         fa2_noise,
         rules.TENSOR_CORE_DECODE,
         lives.of_decode_on_tensor_cores,
@@ -191,7 +192,7 @@ DECODE_VARIANTS: Final = (
         "cuda_graph_decode_tensor_cores",
         GraphTensorCoreDecodeSession,
         _for_graphs(tensor_cores=True),
-        _without_short_requests(capability_of(_VERIFIES, _VERIFIES, PLAIN, EIGHT_BITS, CAPPED)),
+        without_short_requests(capability_of(_VERIFIES, _VERIFIES, PLAIN, EIGHT_BITS, CAPPED)),
         fa2_noise,
         rules.GRAPH_TENSOR_CORE_DECODE,
         lives.of_graph_decode,

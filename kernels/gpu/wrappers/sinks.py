@@ -1,4 +1,4 @@
-"""FlashInfer's wrapper whose kernels have attention sinks: BatchAttentionWithAttentionSinkWrapper."""
+"""FlashInfer's wrappers whose kernels have attention sinks: BatchAttentionWithAttentionSinkWrapper, and for decode."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,10 +24,12 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     fa3_noise,
     wrapper_backend,
 )
-from attnfuzz.kernels.gpu.wrappers.paged import FA2_PAGED, FA3_PAGED, PagedForm
+from attnfuzz.kernels.gpu.wrappers.decode_variants import TensorCoreDecode, without_short_requests
+from attnfuzz.kernels.gpu.wrappers.paged import DECODE, FA2_PAGED, FA3_PAGED, PagedForm
 from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
 from attnfuzz.kernels.interface.backend import Bench, Fill
 from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import SPECULATIVE, Case, Mode
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
@@ -59,13 +61,32 @@ class SinkForm(PagedForm):
         return {**super().constructed(geometry, common, in_graph=in_graph), **layer}
 
 
-def _form(paged: PagedForm) -> SinkForm:
-    positional = ("q", "paged_kv_cache", "sinks")
-    return SinkForm(**{**vars(paged), "module": _MODULE, "name": _NAME, "positional": positional})
+def _form(paged: PagedForm, name: str = _NAME, *more: str) -> SinkForm:
+    positional = ("q", "paged_kv_cache", "sinks", *more)
+    return SinkForm(**{**vars(paged), "module": _MODULE, "name": name, "positional": positional})
 
 
 FA2_SINKS: Final = _form(FA2_PAGED)
 FA3_SINKS: Final = _form(FA3_PAGED)
+# Unlike that for prefill, its run does not add the plan's sm_scale to the arguments of the kernel (0.7.4: decode.py).
+# This launch's name for it is another, because forms of the plan's do not concern it.
+_FOR_DECODE: Final = ("BatchDecodeWithAttentionSinkWrapper", "sinks_sm_scale")
+FA2_SINKS_DECODE: Final = _form(DECODE, *_FOR_DECODE)
+FA3_SINKS_DECODE: Final = _form(replace(DECODE, backend="fa3", splits=False), *_FOR_DECODE)
+
+
+class SinkDecode(TensorCoreDecode):
+    """A wrapper whose run is given the factor of the logits, by position after the sinks."""
+
+    def run(self, **arguments: Any) -> None:
+        """See `Wrapper`."""
+        super().run(sinks_sm_scale=self.layer["sm_scale"], **arguments)
+
+
+class SinkDecodeSession(PagedWrapperSession):
+    """A session on it."""
+
+    wrapper_type = SinkDecode
 
 
 def sink_modules(bucket: Bucket, backend: str) -> tuple[Module, ...]:
@@ -122,6 +143,32 @@ def _backend(backend: str, form: SinkForm, buckets: tuple[Bucket, ...]) -> GpuBa
 
 
 SINK_BACKENDS: Final = (_backend("fa2", FA2_SINKS, _FA2_BUCKETS), _backend("fa3", FA3_SINKS, _FA3_BUCKETS))
+
+_DECODES: Final = (Mode.DECODE,)
+_VERIFIES: Final = (Mode.DECODE, Mode.TARGET_VERIFY)
+
+
+def _decode_backend(backend: str, form: SinkForm, capability: Capability) -> GpuBackend:
+    return wrapper_backend(
+        f"{backend}_sinks_decode",
+        SinkDecodeSession,
+        form,
+        capability,
+        fa3_noise if backend == "fa3" else fa2_noise,
+        rules.FA3_SINKS_DECODE if backend == "fa3" else rules.FA2_SINKS_DECODE,
+        lives.of_sinks_decode,
+        partial(sink_modules, backend=backend),
+    )
+
+
+# Its constructor compiles the modules of the wrapper for prefill, of the same names.
+SINK_DECODE_BACKENDS: Final = (
+    _decode_backend(
+        "fa2", FA2_SINKS_DECODE, without_short_requests(capability_of(_VERIFIES, _VERIFIES, *_FA2_BUCKETS))
+    ),
+    # "q_len_per_req > 1 is currently only supported on the fa2 tensor-core backend" (_plan_impl).
+    _decode_backend("fa3", FA3_SINKS_DECODE, capability_of(_DECODES, _DECODES, *_FA3_BUCKETS)),
+)
 
 
 class SecondSession(PagedWrapperSession):

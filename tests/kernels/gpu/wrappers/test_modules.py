@@ -9,13 +9,21 @@ from msgspec.structs import replace
 
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.wrappers.backends import WRAPPER_BACKENDS, decode_modules, prefill_modules
-from attnfuzz.kernels.gpu.wrappers.sinks import FA2_SINKS, FA3_SINKS, SECOND_SINK_BACKENDS, SINK_BACKENDS
+from attnfuzz.kernels.gpu.wrappers.sinks import (
+    FA2_SINKS,
+    FA2_SINKS_DECODE,
+    FA3_SINKS,
+    FA3_SINKS_DECODE,
+    SECOND_SINK_BACKENDS,
+    SINK_BACKENDS,
+    SINK_DECODE_BACKENDS,
+)
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 
 pytest.importorskip("flashinfer", reason="compares with the installed FlashInfer")
-from flashinfer import attention, prefill
+from flashinfer import attention, decode, prefill
 from flashinfer.jit.attention import modules
 
 BUCKET = Bucket(
@@ -91,6 +99,7 @@ def asked_with_sinks(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Asked], list
         raise _LoadedError
 
     monkeypatch.setattr(prefill, "get_customize_batch_prefill_module", load)
+    monkeypatch.setattr(decode, "gen_customize_batch_prefill_module", load)
     monkeypatch.setattr(
         modules, "gen_customize_batch_prefill_module", lambda *arguments, **more: built.append((arguments, more))
     )
@@ -98,7 +107,8 @@ def asked_with_sinks(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Asked], list
 
 
 def _make_and_build(backend: GpuBackend) -> None:
-    form = FA3_SINKS if backend.name.startswith("fa3") else FA2_SINKS
+    of_fa2, of_fa3 = (FA2_SINKS_DECODE, FA3_SINKS_DECODE) if backend.name.endswith("decode") else (FA2_SINKS, FA3_SINKS)
+    form = of_fa3 if backend.name.startswith("fa3") else of_fa2
     for bucket in backend.capability.buckets:
         for module in backend.modules_of(bucket):
             module.spec()
@@ -106,10 +116,17 @@ def _make_and_build(backend: GpuBackend) -> None:
             geometry = replace(bucket.simplest, window_left=0 if window else -1)
             common = {"float_workspace_buffer": torch.empty(0), "kv_layout": geometry.kv_layout.value}
             with pytest.raises(_LoadedError):
-                attention.BatchAttentionWithAttentionSinkWrapper(**form.constructed(geometry, common, in_graph=False))
+                getattr(attention, form.name)(**form.constructed(geometry, common, in_graph=False))
 
 
-@pytest.mark.parametrize("backend", SINK_BACKENDS, ids=lambda each: each.name)
+_WITH_SINKS = (
+    *SINK_BACKENDS,
+    # Since 0.7.4.
+    *(SINK_DECODE_BACKENDS * hasattr(attention, "BatchDecodeWithAttentionSinkWrapper")),
+)
+
+
+@pytest.mark.parametrize("backend", _WITH_SINKS, ids=lambda each: each.name)
 def test_a_build_compiles_the_modules_that_constructors_with_sinks_load(
     asked_with_sinks: tuple[list[Asked], list[Asked]], backend: GpuBackend
 ) -> None:

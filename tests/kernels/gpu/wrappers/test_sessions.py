@@ -31,7 +31,9 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout
 
 pytest.importorskip("flashinfer", reason="the fake wrappers take what the installed ones take")
+import fake_wrappers
 import wrapper_backends
+from flashinfer import attention
 
 LaunchesOf = Callable[[Case], list[Launched]]
 
@@ -44,6 +46,9 @@ VARIANTS = (
     "CUDA_GRAPH_DECODE_TENSOR_CORES",
     "FA2_SINKS",
     "FA3_SINKS",
+    # Since 0.7.4.
+    *(("FA2_SINKS_DECODE", "FA3_SINKS_DECODE") * hasattr(attention, "BatchDecodeWithAttentionSinkWrapper")),
+    "AUTO_PAGED",
 )
 GEOMETRY = Geometry(q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16)
 EIGHT_BITS = Geometry(
@@ -293,3 +298,17 @@ def test_a_graph_has_buffers_for_the_masks_of_its_largest_replay(launches_of: La
     assert plan["custom_mask_buf"].numel() == 15 + 2
     assert plan["mask_indptr_buf"].numel() == 3
     passed(case)
+
+
+@pytest.mark.parametrize(("q_len", "chosen"), [(64, "fa2"), (65, "fa3")])
+def test_a_failure_names_the_kernel_that_flashinfer_chose(
+    q_len: int, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forget(self: object, arguments: dict[str, torch.Tensor], out: torch.Tensor, lse: torch.Tensor) -> None:
+        del self, arguments, lse
+        out.fill_(7.0)
+
+    monkeypatch.setattr(fake_wrappers.BatchPrefillWithPagedKVCacheWrapper, "compute", forget)
+    verdict = run(case_of("AUTO_PAGED", step(Mode.EXTEND, (q_len, 80))))
+    assert verdict.observations
+    assert all(f"FlashInfer chose {chosen}" in observation.message for observation in verdict.observations)
