@@ -7,6 +7,7 @@ the step is wrong, the caller passed wrong arguments.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from attnfuzz.harness.backends import registry
 from attnfuzz.harness.triage.differences import Difference
@@ -57,11 +58,12 @@ def culprit(case: AnyCase, failure: Observation, found: Sequence[CallEvidence]) 
             return _broken(caller, failure, evidence)
         if evidence.inherited:
             return _inherited(evidence)
-    if isinstance(case, Case) and failure.kernel not in entry_points():
+    if not isinstance(case, CallCase) and failure.kernel not in entry_points():
         backend = registry.resolve(case.backend)
         if called_as_documented(backend):
             return _function(case, backend.capability, failure, found)
-        written = _written(caller, case, failure, found) if failure.kind in _OF_WRITES else None
+    if isinstance(case, Case) and failure.kernel not in entry_points() and failure.kind in _OF_WRITES:
+        written = _written(caller, case, failure, found)
         if written is not None:
             return written
     if failure.kind in _OF_EXCEPTIONS:
@@ -103,10 +105,10 @@ def _inherited(evidence: CallEvidence) -> Culprit:
     )
 
 
-def _function(case: Case, capability: Capability, failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
+def _function(case: AnyCase, capability: Any, failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
     """Conclude from arguments that attnfuzz made itself, as the function's documentation says, as far as it does."""
     function = failure.kernel or f"the function that arranges the arguments of {case.backend}"
-    unsaid = _unsaid(case, capability)
+    unsaid = _unsaid(case, capability) if isinstance(case, Case) else []
     if unsaid:
         conclusion = f"Undecided: no document of {function} says that it takes {' and '.join(unsaid)}."
         return Culprit(Blame.UNCLEAR, conclusion, (_line(failure), *_elsewhere(found)), call=failure.call)

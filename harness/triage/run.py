@@ -19,6 +19,7 @@ from attnfuzz.harness.verdict.wording import count, left_unjudged
 from attnfuzz.kernels.interface.backend import called_as_documented
 from attnfuzz.kernels.meaning.known import entry_points
 from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case_file import case_id
 
 _NOT_AS_GIVEN = "The case itself passes: what follows about calls refers to its first failing variant."
@@ -56,7 +57,8 @@ def triage(case: AnyCase, runner: Tried, *, repeats: int = REPEATS) -> Triage:
 
 def blamed_for(case: AnyCase, failure: Observation, runner: Tried) -> Culprit:
     """Conclude whose fault the `failure` of a case is, from a few runs of its calls. Raises like `Runner.verdict`."""
-    if failure.kernel not in entry_points() and called_as_documented(registry.resolve(case.backend)):
+    documented = not isinstance(case, CallCase) and called_as_documented(registry.resolve(case.backend))
+    if documented and failure.kernel not in entry_points():
         # Its arguments are known to be right.
         return culprit(case, failure, ())
     return culprit(case, failure, [collect(part, runner) for part in family_of(case).parts(case, failure.step)])

@@ -88,6 +88,7 @@ class SparseBackend:
     load: Callable[[Callable[[str], None]], object] = lambda _: None
     why_not: Callable[[], str | None] = no_reason
     session: type[ChainSession] = ChainSession
+    called_as_documented: bool = True
 
     def __post_init__(self) -> None:
         kinds = dict.fromkeys(_called(self.capability))

@@ -7,6 +7,7 @@ from harness_cases import decode_case
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends import registry
+from attnfuzz.harness.family import family_with
 from attnfuzz.harness.triage.culprit import Culprit, culprit
 from attnfuzz.harness.triage.evidence import BrokenDuty, CallEvidence, JudgedCall
 from attnfuzz.harness.triage.result import VariantOutcome
@@ -18,6 +19,8 @@ from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule
 from attnfuzz.reference.calls import Call, CallCase
 from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.recurrent.case import StateCase
+from attnfuzz.reference.sparse.case import SparseCase
 
 DECODE, MERGE = NATIVE.decode.name, NATIVE.merge_state_in_place.name
 CASE = decode_case("trtllm_mha")
@@ -81,6 +84,14 @@ def test_a_function_that_attnfuzz_calls_as_documented_is_at_fault(monkeypatch: p
     assert open_question.conclusion == "Undecided: no document of attend says that it takes output with gaps."
     before = culprit(case, failure(kind, ""), [])
     assert "the function that arranges the arguments of mine.py:ATTEND" in before.conclusion
+
+
+@pytest.mark.parametrize(("kind", "name"), [(SparseCase, "native:sparse"), (StateCase, "native:gated_delta_rule")])
+def test_an_op_of_another_family_is_at_fault_as_a_function_is(kind: type[Any], name: str) -> None:
+    (case, *_) = family_with(registry.resolve(name).capability).plain_cases(registry.resolve(name).capability, name)
+    assert type(case) is kind
+    found = culprit(case, failure(Kind.OUTPUT_MISMATCH, "an_op"), [])
+    assert (found.fault, "an_op gets its arguments from attnfuzz" in found.conclusion) == (Blame.KERNEL, True)
 
 
 def test_a_broken_precondition_takes_precedence_and_that_of_the_failing_call_first() -> None:
