@@ -159,7 +159,7 @@ docs: $(READY)
 lowest:
 	scripts/versions.sh lowest
 
-## The quick tests with the newest versions, for each Python from 3.11 to 3.14 that is here and torch's two newest releases.
+## The quick tests with the newest versions, for each Python from 3.11 to 3.14 that is here and two of torch and FlashInfer.
 matrix:
 	scripts/versions.sh newest $(PYTHONS)
 
