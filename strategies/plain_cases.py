@@ -16,8 +16,8 @@ C = TypeVar("C", bound=AnyCase)
 
 MOST = 20
 
-_LENGTHS = ((1, 5), (2, 3))
-"""Pairs (q_len, kv_len) of the requests of a step without a query stride."""
+_HEADS = 4, 2
+"""Query heads and KV heads: a function that confuses heads with each other, or with tokens of a page, fails."""
 
 
 def plain_cases(can: Capability, backend: str) -> tuple[Case, ...]:
@@ -25,7 +25,7 @@ def plain_cases(can: Capability, backend: str) -> tuple[Case, ...]:
 
     Their outputs hold sentinels, so that rows which were never written show.
     """
-    combinations = product(geometries(can), can.modes)
+    combinations = product(_geometries(can), can.modes)
     return spread([case for each in combinations if can.can_run(case := _case(can, backend, *each))])
 
 
@@ -46,7 +46,7 @@ def _case(can: Capability, backend: str, geometry: Geometry, mode: Mode) -> Case
     return Case(
         backend=backend,
         geometry=geometry,
-        steps=(_step(mode),),
+        steps=(_step(mode, geometry.page_size),),
         padded_slot=can.padded_slots[0],
         rope=rope,
         scales=Scales(granularity=can.granularities[0], blocks=can.block_scales[0]),
@@ -54,19 +54,20 @@ def _case(can: Capability, backend: str, geometry: Geometry, mode: Mode) -> Case
     )
 
 
-def geometries(can: Capability) -> Iterator[Geometry]:
+def _geometries(can: Capability) -> Iterator[Geometry]:
     """Yield a small geometry for each combination of layout and dtypes, or for each bucket."""
     if can.buckets:
         yield from (bucket.simplest for bucket in can.buckets)
         return
     dims, latent = head_dims(can), latents(can)[0]
+    q_heads, kv_heads = _HEADS if latent is None else (2, 1)
     for layout, (dtype, kv_dtype) in product(can.layouts, dict.fromkeys(dtype_pairs(can))):
         yield Geometry(
-            q_heads=2,
-            kv_heads=1,
+            q_heads=q_heads,
+            kv_heads=kv_heads,
             head_dim_qk=dims[0] if latent is None else latent.rank + latent.rope,
             head_dim_vo=dims[0] if latent is None else latent.rank,
-            page_size=min(can.page_sizes),
+            page_size=min((size for size in can.page_sizes if size > kv_heads), default=max(can.page_sizes)),
             dtype=dtype,
             kv_dtype=kv_dtype,
             kv_layout=layout,
@@ -74,9 +75,11 @@ def geometries(can: Capability) -> Iterator[Geometry]:
         )
 
 
-def _step(mode: Mode) -> Step:
+def _step(mode: Mode, page_size: int) -> Step:
+    """Return a step with a request whose keys need two pages, and one with fewer."""
     stride = 0 if not mode.speculative else 1 if mode is Mode.DECODE else 2
-    lengths = [(stride, kv_len) for _, kv_len in _LENGTHS] if mode.uniform else _LENGTHS
+    queries = (stride, stride) if mode.uniform else (1, 2)
+    lengths = zip(queries, (page_size + 1, 3), strict=True)
     requests = tuple(Request(slot=slot, q_len=q_len, kv_len=kv_len) for slot, (q_len, kv_len) in enumerate(lengths))
     tokens = sum(each.q_len for each in requests)
     return Step(mode=mode, requests=requests, padded_tokens=tokens, tokens_per_request=stride)

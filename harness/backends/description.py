@@ -103,9 +103,7 @@ def _asked(name: str, part: str, ask: Callable[[], T]) -> T:
 def _exactly(wanted: type[T], part: str, name: str, value: object) -> T:
     """Return `value` if it has exactly this type, because a subclass's overrides would be ignored."""
     if type(value) is not wanted:
-        raise BackendFileError(
-            f"{name}: its {part} is {_kind(value)}: make it a {wanted.__name__} of {wanted.__module__}"
-        )
+        raise BackendFileError(f"{name}: its {part} is {_kind(value)}: make it a {wanted.__name__} of attnfuzz")
     return value
 
 

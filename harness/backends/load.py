@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import sys
+import traceback
 from functools import cache
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -90,8 +91,16 @@ def _import(path: str) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException as error:
         sys.modules.pop(spec.name, None)
-        raise BackendFileError(f"backend file {path} fails to import: {brief(error)}") from error
+        raise BackendFileError(f"backend file {path}{_line(error, file)} fails to import: {brief(error)}") from error
     return module
+
+
+def _line(error: BaseException, file: Path) -> str:
+    """Return ":LINE" of the file from which the error was raised, or "" if it has none."""
+    if isinstance(error, SyntaxError) and error.filename == str(file):
+        return f":{error.lineno}"
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file)]
+    return f":{lines[-1]}" if lines else ""
 
 
 def _attribute(module: ModuleType, path: str, attribute: str) -> object:

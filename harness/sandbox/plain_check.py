@@ -90,9 +90,26 @@ class PlainCheck(NamedTuple):
             yield ""
             yield f"{found.kind}{where} in {count(len(symptom.cases), 'case')} ({_range(symptom.cases)})"
             yield from (f"  {line}" for line in printable(found.message).splitlines()[:_MOST_LINES])
+        if advice := self._advice():
+            yield ""
+            yield advice
         if self.calls:
             yield ""
             yield self.calls
+
+    def _advice(self) -> str:
+        """Return the likely remedy, or "" if it is not known."""
+        if self.symptoms[0].observation.kind is Kind.UNWRITTEN and self.failed == len(self.judged):
+            return "Write into the given tensor: out.copy_(result). Assigning to the name, out = result, has no effect."
+        failed = [case for symptom in self.symptoms for case in symptom.cases]
+        passed = [case for case in self.judged if case not in failed]
+        for failing, passing in zip(_columns(failed), _columns(passed), strict=False):
+            if not set(failing) & set(passing):
+                return (
+                    f"All cases with {', '.join(failing)} fail, and none with {', '.join(passing)}. If the kernel does "
+                    "not support the former, leave them out of its Capability."
+                )
+        return ""
 
 
 def check(backend: str, runner: Runner) -> PlainCheck:
@@ -111,6 +128,8 @@ def check(backend: str, runner: Runner) -> PlainCheck:
             if verdict.failures:
                 basic = min(verdict.failures, key=_rank)
                 key = basic.kind, basic.place, basic.exception
+                if key not in found:
+                    basic = min(runner.explained(case, verdict).failures, key=_rank)
                 first = found.get(key, Symptom((), basic))
                 found[key] = first._replace(cases=(*first.cases, case))
     symptoms = sorted(found.values(), key=lambda each: _rank(each.observation))
@@ -152,5 +171,10 @@ def _calls(symptoms: list[Symptom], runner: Runner) -> str:
 
 def _range(cases: Iterable[AnyCase]) -> str:
     """Return the properties that set cases apart, such as modes, layouts and dtypes."""
+    return "; ".join(map(", ".join, _columns(cases)))
+
+
+def _columns(cases: Iterable[AnyCase]) -> list[list[str]]:
+    """Return the values of each of these properties."""
     columns = zip(*(family_of(case).outline(case) for case in cases), strict=True)
-    return "; ".join(", ".join(dict.fromkeys(column)) for column in columns)
+    return [list(dict.fromkeys(column)) for column in columns]

@@ -1,6 +1,6 @@
 """Describing a case in words and numbers, readable at a glance, within 80 columns."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from textwrap import fill
 
@@ -8,6 +8,7 @@ from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.calls import REPLAY, Argument, Call, CallCase, View
 from attnfuzz.reference.case import Case, Launch, Request, Step
 from attnfuzz.reference.case_file import case_id
+from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.features import TABLE
 
 _WIDTH = 80
@@ -98,9 +99,10 @@ def describe_calls(case: CallCase, *, notes: bool = True) -> str:
 
 
 def call_lines(case: CallCase) -> Iterator[str]:
-    """Yield each call, with the shapes of tensors and scalars."""
+    """Yield each call, with scalars, and the dtypes and shapes of tensors."""
+    dtypes = {buffer.name: buffer.dtype for buffer in case.buffers}
     for index, call in enumerate(case.calls):
-        arguments = ", ".join(f"{name} {_words(value)}" for name, value in call.arguments.items())
+        arguments = ", ".join(f"{name} {_words(value, dtypes)}" for name, value in call.arguments.items())
         yield _wrapped(f"{_call(call)}: {arguments}", f"call {index:<5}")
 
 
@@ -113,9 +115,9 @@ def _call(call: Call) -> str:
     return f"{words}, captured into {call.graph}" if call.graph else words
 
 
-def _words(value: Argument) -> str:
+def _words(value: Argument, dtypes: Mapping[str, DType]) -> str:
     if isinstance(value, View):
-        return str(list(value.shape))
+        return f"{value.dtype or dtypes[value.buffer]}{list(value.shape)}"
     if isinstance(value, list):
-        return f"({', '.join(_words(item) for item in value)})"
+        return f"({', '.join(_words(item, dtypes) for item in value)})"
     return str(value)

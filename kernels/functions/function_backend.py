@@ -82,6 +82,27 @@ _GIVEN = frozenset({"query", "out", "k_cache", "v_cache", "block_tables", "seq_l
 
 _K_SCALE = "k_scale"
 
+_OPTIONAL = {
+    "max_q_len",
+    "max_kv_len",
+    "lse",
+    "window_left",
+    "sinks",
+    "soft_cap",
+    "v_scale",
+    "k_scales",
+    "v_scales",
+    "kv_layout",
+    "mode",
+    "mask",
+    "attention_chunk_size",
+    OWN,
+    _K_SCALE,
+}
+"""Further arguments, which a function gets if it names them."""
+
+_PASSED = _GIVEN | _OPTIONAL
+
 
 class OfFunction:
     """The part of a backend that follows from its function and from where this runs."""
@@ -147,10 +168,13 @@ class FunctionBackend(OfFunction):
         for parameter, kind in wanted.items():
             value = getattr(self, parameter)
             if not isinstance(value, kind):
+                place = kind.__module__ if kind is Calibration else "attnfuzz"
                 raise TypeError(
-                    f"{self.name}: {parameter} is {_kind(value)}: give a {kind.__name__} of {kind.__module__}, "
-                    "or leave it out"
+                    f"{self.name}: {parameter} is {_kind(value)}: give a {kind.__name__} of {place}, or leave it out"
                 )
+        writes: object = self.writes
+        if isinstance(writes, str):
+            raise TypeError(f"{self.name}: writes is a string: give a set of names of arguments")
 
     def _check_features(self) -> None:
         can, plain = self.capability, Capability()
@@ -171,6 +195,7 @@ class FunctionBackend(OfFunction):
 
     def _check_keywords(self) -> None:
         taken = [Keywords.of(function) for function in (self.function, self.arrange) if function is not None]
+        self._check_names(taken[0])
         for keyword in sorted(promised(self.capability, self.contract)):
             if not any(keywords.take(keyword) for keywords in taken):
                 raise ValueError(
@@ -183,6 +208,15 @@ class FunctionBackend(OfFunction):
         for rule in self.capability.arguments:
             if not reaches(rule.form, passed):
                 raise ValueError(f"{self.name}: no argument of the function has a form '{rule.form}': leave it out")
+
+    def _check_names(self, function: "Keywords") -> None:
+        """Raise ValueError for parameters that no argument has. Those of arranged arguments are not known."""
+        unknown = sorted(function.required - _PASSED)
+        if unknown and self.arrange is None:
+            raise ValueError(
+                f"{self.name}: no argument is called {', '.join(unknown)}: the function is called with "
+                f"{', '.join(sorted(_GIVEN))} by name; end its parameters with **_ to ignore some of them"
+            )
 
     def _check_life(self) -> None:
         if OWN in Keywords.of(self.function).named:
@@ -242,10 +276,11 @@ def _has_tensors_of_scales(capability: Capability) -> bool:
 
 @dataclass(frozen=True)
 class Keywords:
-    """The parameters of a function that can be passed by name; `anything`: it takes others as well."""
+    """The parameters of a function that can be passed by name, and those `required`; `anything`: it takes others."""
 
     named: frozenset[str]
     anything: bool
+    required: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "Keywords":
@@ -258,6 +293,11 @@ class Keywords:
         return cls(
             frozenset(parameter.name for parameter in parameters if parameter.kind in by_name),
             anything=any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters),
+            required=frozenset(
+                parameter.name
+                for parameter in parameters
+                if parameter.default is parameter.empty and parameter.kind in (*by_name, parameter.POSITIONAL_ONLY)
+            ),
         )
 
     def take(self, keyword: str) -> bool:
@@ -312,6 +352,10 @@ class FunctionSession(PagedSession):
         arranged = {}
         if self._backend.arrange is not None and self._arranged is not None:
             made = self._backend.arrange(**self._arranged.select(arguments, expected))
+            if not isinstance(made, Mapping):
+                raise TypeError(
+                    f"arrange returned a {type(made).__name__}: return a dict with the arguments of the function"
+                )
             arranged = self._in_memory(made)
         returned = self._bench.launcher.launch(op, **(self._taken.select(arguments, expected) | arranged))
         self._returned = unread(self._backend.name, returned, results.out)

@@ -20,6 +20,13 @@ def test_each_mode_layout_and_dtype_of_a_function_occurs() -> None:
     assert {case.geometry.dtype for case in cases} == {DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16}
 
 
+def test_heads_slots_and_columns_of_the_page_table_are_distinct() -> None:
+    for case in plain_cases(Capability(), "mine"):
+        geometry = case.geometry
+        assert len({1, geometry.kv_heads, geometry.page_size}) == len({1, geometry.kv_heads, geometry.q_heads}) == 3
+        assert geometry.page_size < max(each.kv_len for each in case.steps[0].requests) <= 2 * geometry.page_size
+
+
 def test_rows_that_were_never_written_show() -> None:
     assert {case.outputs for case in plain_cases(Capability(), "mine")} == {Outputs.POISONED}
 

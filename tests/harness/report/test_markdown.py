@@ -192,5 +192,5 @@ def test_an_issue_has_the_first_script_that_fits() -> None:
 
 def test_an_issue_of_a_case_made_of_calls_lists_the_calls() -> None:
     text = render_issue(replace(CALLS, notes=("the pool had 900 pages",)), MISMATCH, {})
-    assert "call 0    attend: x [1]" in text
+    assert "call 0    attend: x int32[1]" in text
     assert "note      the pool had 900 pages" in text

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 from harness_cases import decode_case
+from msgspec.structs import replace
+from small_cases import step
 
 from attnfuzz.harness.sandbox import plain_check
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.sandbox.plain_check import CannotCall, PlainCheck, Symptom, check, check_users
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import Tier
+from attnfuzz.reference.case import Mode
 
 FILE = """
 import torch
@@ -73,7 +76,7 @@ def named(tmp_path: Path) -> Named:
 @pytest.mark.parametrize(
     ("name", "kind", "place", "words"),
     [
-        ("RETURNS", Kind.UNWRITTEN, "out", "returns returned a tensor [2, 2, 8], torch.bfloat16, which is ignored"),
+        ("RETURNS", Kind.UNWRITTEN, "out", "returns returned a tensor [2, 4, 8], torch.bfloat16, which is ignored"),
         ("LSE", Kind.UNWRITTEN, "lse", "lse of request 0"),
         ("RAISES", Kind.RAISED, "RuntimeError", "in raises: out.copy_(query @ k_cache)"),
         ("ARRANGED", Kind.RAISED, "IndexError", 'in arranges: return {"keys": k_cache[99_999]}'),
@@ -93,7 +96,7 @@ def test_a_mistake_in_calling_the_kernel_keeps_a_campaign_from_starting(
     assert words in message
     assert f"attnfuzz check {named(name)}" in message
     # A function that arranges its arguments has made no call.
-    assert ("query [2, 2, 8]" in message) is (name != "ARRANGED")
+    assert ("query bfloat16[2, 4, 8]" in message) is (name != "ARRANGED")
 
 
 @pytest.mark.slow
@@ -118,6 +121,15 @@ def observed(kind: Kind, tier: str = "", place: str = "out") -> Symptom:
 )
 def test_a_backend_is_refused_for_symptoms_of_its_call_alone(symptoms: tuple[Symptom, ...], *, refused: bool) -> None:
     assert PlainCheck("mine", (decode_case("mine"),), symptoms).is_of_the_call is refused
+
+
+def test_the_remedy_names_the_property_that_all_failing_cases_have_and_no_other() -> None:
+    decode, extend = decode_case("mine"), replace(decode_case("mine"), steps=(step(Mode.EXTEND, (1, 9)),))
+    raises = Symptom((extend,), Observation(kind=Kind.RAISED, place="ValueError", message="wrong"))
+    assert "All cases with extend fail, and none with decode." in PlainCheck("mine", (decode, extend), (raises,)).words
+    assert "If the kernel" not in PlainCheck("mine", (decode, extend, replace(extend, seed=1)), (raises,)).words
+    unwritten = observed(Kind.UNWRITTEN)
+    assert "out.copy_(result)" in PlainCheck("mine", (decode,), (unwritten,)).words
 
 
 def test_a_failure_in_few_cases_is_fuzzed() -> None:

@@ -337,15 +337,35 @@ def test_a_worker_that_a_function_kills_is_a_failure_of_the_case(runner: Runner,
     [
         ({"function": None}, "takes a function with a name, not None: give it one made by def"),
         ({"function": functools.partial(attend_with_everything)}, "not of the type partial"),
-        ({"capability": None}, "capability is None: give a Capability of attnfuzz.reference.capability, or leave it"),
-        ({"contract": Contract}, "contract is of the type StructMeta: give a Contract of attnfuzz.reference.contract"),
-        ({"noise_model": None}, "noise_model is None: give a NoiseModel of attnfuzz.reference.noise, or leave it out"),
+        ({"capability": None}, "capability is None: give a Capability of attnfuzz, or leave it"),
+        ({"contract": Contract}, "contract is of the type StructMeta: give a Contract of attnfuzz, or"),
+        ({"noise_model": None}, "noise_model is None: give a NoiseModel of attnfuzz, or leave it out"),
         ({"calibration": "a.json"}, "calibration is of the type str: give a Calibration"),
+        ({"writes": "workspace"}, "writes is a string: give a set"),
     ],
 )
 def test_a_parameter_of_a_wrong_type_is_named(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(TypeError, match=words):
         FunctionBackend(**{"function": attend_with_everything, **arguments})
+
+
+def misnamed(out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, *, window_left: int = -1) -> None:
+    """A function with parameters that no argument has."""
+
+
+def test_a_parameter_that_no_argument_has_is_refused_with_the_names_of_arguments() -> None:
+    with pytest.raises(
+        ValueError, match=r"misnamed: no argument is called k, q: .*block_tables, .*k_cache, out, query"
+    ):
+        FunctionBackend(misnamed)
+    FunctionBackend(misnamed, arrange=lambda query, **_: {"q": query, "k": query})
+
+
+def test_arranged_arguments_that_are_no_dict_are_refused(bench_of: Callable[..., Bench]) -> None:
+    case = Case(backend="plain", geometry=NHD, steps=(step(Mode.DECODE, (1, 9)),))
+    listing: Any = lambda query, **_: [query]  # noqa: E731 - as short as the mistake
+    with pytest.raises(TypeError, match="arrange returned a list: return a dict"):
+        arguments_of(FunctionBackend(reject, arrange=listing), case, bench_of)
 
 
 def attend_under_masks(*, out: torch.Tensor, window_left: int, mask: torch.Tensor | None, **others: Any) -> None:
