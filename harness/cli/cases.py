@@ -1,4 +1,4 @@
-"""Commands on one case: `attnfuzz replay`, `triage`, `shrink` and `export`."""
+"""Commands on one case: `attnfuzz new`, `replay`, `triage`, `shrink` and `export`."""
 
 import contextlib
 import shlex
@@ -13,6 +13,7 @@ from attnfuzz.harness.campaign.home import FINDINGS
 from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
 from attnfuzz.harness.cli.answers import ListedFailure, ReplayAnswer, Smaller
 from attnfuzz.harness.cli.given import Trees, case_at
+from attnfuzz.harness.cli.new_case import new_case
 from attnfuzz.harness.cli.terminal import (
     BadInput,
     Exit,
@@ -64,6 +65,41 @@ def _runner(case: AnyCase, contract: str, seeds: int = 1) -> Runner:
 
 def _rejected(case: AnyCase, reason: object) -> BadInput:
     return BadInput(f"{case.backend} rejects this case: {reason}. Try another --backend.")
+
+
+def new(
+    *,
+    backend: str,
+    mode: str | None,
+    queries: tuple[int, ...] | None,
+    keys: tuple[int, ...] | None,
+    fields: tuple[tuple[str, str], ...],
+    output: Path | None,
+    force: bool,
+) -> Exit:
+    """Write a new case, run it, print whether it fails, and return the exit code."""
+    path = output or Path("case.json")
+    _refuse_overwriting(path, force=force)
+    case = new_case(backend, mode=mode, queries=queries or (), keys=keys or (), fields=dict(fields))
+    case_file.save(path, case)
+    details().print(Text(f"{family_of(case).describe(case)}\n"))
+    print_line(details(), f"{path} is written. To run it again: attnfuzz replay {shlex.quote(str(path))}")
+    with _runner(case, "declared") as runner:
+        shown = _shown(case, runner, 1)
+    _answer_replay(path, case, shown, conclusive=True)
+    for observation in shown.verdict.failures if shown.verdict is not None else ():
+        details().print(Text(f"{observation.kind}: {observation.place}\n{printable(observation.message)}"))
+    verb, style = ("fails", "bold red") if shown.failed else ("passes", "bold green")
+    print_line(Terminal(), f"{path} {verb} on {case.backend}.", style)
+    return Exit.FOUND if shown.failed else Exit.CLEAN
+
+
+def _refuse_overwriting(path: Path, *, force: bool) -> None:
+    """Raise BadInput for a file that can't be written, or must not be."""
+    if not path.parent.is_dir():
+        raise BadInput(f"{path.parent} is not a folder: name a file in one with -o.")
+    if path.exists() and not force:
+        raise BadInput(f"{path} exists: name another file with -o, or overwrite it with --force.")
 
 
 def replay(
@@ -206,10 +242,7 @@ def shrink_case(
 ) -> Exit:
     """Write the smallest case that fails as the given one does, and return the exit code."""
     target = output or _beside(path)
-    if not target.parent.is_dir():
-        raise BadInput(f"{target.parent} is not a folder: name a file in one with -o.")
-    if target.exists() and not force:
-        raise BadInput(f"{target} exists: name another file with -o, or overwrite it with --force.")
+    _refuse_overwriting(target, force=force)
     case = case_at(path, backend, trees)
     with _runner(case, contract) as runner:
         try:

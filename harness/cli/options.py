@@ -18,6 +18,8 @@ from attnfuzz.reference.device import Device
 
 DEFAULT_HOME = Path("attnfuzz-out")
 
+_MOST_DIGITS = 9
+
 _MOST_NAMES = 10
 """Names that a message lists."""
 
@@ -28,6 +30,22 @@ def duration(text: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def lengths(text: str) -> tuple[int, ...]:
+    """Return the numbers of a list like 1,5: a type of options."""
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS for part in parts):
+        raise click.BadParameter(f"{text!r} is not a list of lengths: write it like 5 or 1,5")
+    return tuple(map(int, parts))
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """Return the name and the value of FIELD=VALUE: a type of options."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise click.BadParameter(f"{text!r} is not FIELD=VALUE: write it like page_size=16")
+    return name, value
 
 
 class PathTo(click.Path):

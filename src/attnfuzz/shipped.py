@@ -12,6 +12,7 @@ SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
     "attnfuzz.commands": {
         "fuzz": "attnfuzz.harness.cli.commands.campaigns:fuzz",
         "check": "attnfuzz.harness.cli.commands.cases:check",
+        "new": "attnfuzz.harness.cli.commands.cases:new",
         "report": "attnfuzz.harness.cli.commands.campaigns:report",
         "compare": "attnfuzz.harness.cli.commands.campaigns:compare",
         "replay": "attnfuzz.harness.cli.commands.cases:replay",

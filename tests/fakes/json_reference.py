@@ -21,6 +21,7 @@ ANSWERS: Mapping[str, tuple[type[msgspec.Struct], ...]] = {
     "report": (answers.CampaignAnswer, answers.ServeAnswer),
     "compare": (answers.Differences,),
     "check": (answers.Checked,),
+    "new": (answers.ReplayAnswer,),
     "replay": (answers.ReplayAnswer,),
     "import": (answers.Imported, answers.DumpAnswer),
     "triage": (Triage,),

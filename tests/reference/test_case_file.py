@@ -1,6 +1,7 @@
 """Case files: what is written is read again, and what is damaged, foreign or impossible is refused in one line."""
 
 import json
+import runpy
 from pathlib import Path
 
 import pytest
@@ -232,3 +233,9 @@ def test_contents_that_are_missing_or_wrong_are_named(tmp_path: Path) -> None:
     assert "case.payloads.safetensors, which can't be read" in refusal()
     with pytest.raises(CaseFileError, match="load the case from its file"):
         decode(path.read_bytes())
+
+
+def test_the_documented_schema_is_that_of_the_types() -> None:
+    """If it is not: python docs/reference/_cases.py --schema > docs/reference/case-schema.json."""
+    folder = Path(__file__).parents[2] / "docs" / "reference"
+    assert (folder / "case-schema.json").read_text() == runpy.run_path(str(folder / "_cases.py"))["text"]()

@@ -1,4 +1,4 @@
-"""`attnfuzz check`, `replay`, `triage`, `shrink`, `export` and `import`: commands on one or a few cases."""
+"""`attnfuzz check`, `new`, `replay`, `triage`, `shrink`, `export` and `import`: commands on one or a few cases."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,6 +37,38 @@ def check(**given: Any) -> Exit:
     from attnfuzz.harness.cli import check
 
     return check.check(**given)
+
+
+@click.command()
+@click.argument("backend", metavar="FILE.py:NAME|BACKEND")
+@click.option("--mode", metavar="MODE", help="Mode of the step, such as decode or extend.  [default: any]")
+@click.option("--q", "queries", type=options.lengths, metavar="N,...", help="Query tokens of each request.")
+@click.option(
+    "--kv", "keys", type=options.lengths, metavar="N,...", help="Keys of each request, with its new ones, such as 5,17."
+)
+@click.option(
+    "--set",
+    "fields",
+    type=options.assignment,
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Value of any other field, such as page_size=16, dtype=float32, sinks=true or pages.spare=3; may be given "
+    "several times. The reference of cases lists all fields.",
+)
+@options.output_option("File for the case.  [default: case.json]")
+@click.option("--force", is_flag=True, help="Overwrite a file that exists.")
+@options.answer_options("only whether it fails")
+def new(**given: Any) -> Exit:
+    """Write a case by hand, and run it.
+
+    All that is not given is as in a plain case of the backend.
+
+    Exits with 0 if it passes, 1 if it fails, 2 if it could not be made or run.
+    """
+    tell(STARTING)
+    from attnfuzz.harness.cli import cases
+
+    return cases.new(**given)
 
 
 @click.command()
