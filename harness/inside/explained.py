@@ -120,5 +120,6 @@ def _with_words(observation: Observation, failures: Sequence[_Failure]) -> Obser
             found = failure.inquiry.conclusion()
             if found is not None and observation.row is not None:
                 message, reached, way = observation.message.partition(f"\n{REACHED_BY}")
-                return replace(observation, message=f"{message}\n{found.words}{reached}{way}", mistakes=found.mistakes)
+                text = f"{message}\n{found.words}{reached}{way}"
+                return replace(observation, message=text, mistakes=found.mistakes, keys=found.keys)
     return observation

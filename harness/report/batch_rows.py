@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from attnfuzz.harness.verdict.failures import FAULTS, Observation
+from attnfuzz.harness.verdict.failures import FAULTS, KeysRead, Observation
 from attnfuzz.reference.case import Case, Request, Step
 
 FIRST, LAST, MARKED = 9, 3, 4
@@ -84,7 +84,7 @@ class Failing:
     """The place to mark in step `step` (-1: unknown).
 
     `row` is the failing row of the padded batch, if known, with a `token` of its request and a `head`. `padding`: the
-    rows of no request are wrong. `fault` is a stray access to a known element.
+    rows of no request are wrong. `fault` is a stray access to a known element. `keys` are those that the token reads.
     """
 
     step: int
@@ -93,6 +93,7 @@ class Failing:
     head: int | None = None
     padding: bool = False
     fault: Observation | None = None
+    keys: KeysRead | None = None
 
     def marks(self, step: int, row: int, *, real: bool) -> bool:
         """Return whether to mark a row of the padded batch; `real` if it is a request's."""
@@ -111,4 +112,6 @@ def failing(case: Case, observation: Observation) -> Failing:
     if observation.place == "padded rows":
         return Failing(step, padding=True)
     wrong = observation.row
-    return Failing(step) if wrong is None else Failing(step, row=wrong.request, token=wrong.token, head=wrong.head)
+    if wrong is None:
+        return Failing(step)
+    return Failing(step, row=wrong.request, token=wrong.token, head=wrong.head, keys=observation.keys)

@@ -1,8 +1,11 @@
 """A case as a picture: each step's batch, pages and padding, the pool, and the failure."""
 
+from collections.abc import Sequence
+
 from markupsafe import Markup
 
 from attnfuzz.harness.report.batch_rows import BatchRow, Elided, Failing, batch_rows, failing, shown
+from attnfuzz.harness.report.misread_keys import Misread, in_words, misread_keys
 from attnfuzz.harness.report.page_pool import HELD, PagePool
 from attnfuzz.harness.report.svg import CHARACTER, Picture
 from attnfuzz.harness.verdict.failures import Observation
@@ -14,7 +17,7 @@ _QUERIES, _KEYS = 146.0, 292.0
 """Left edges of the columns of queries and keys; row names come first."""
 
 _QUERY_ROOM, _KEY_ROOM = _KEYS - _QUERIES - 16, 360.0
-_ROW, _BAR = 30.0, 18.0
+_ROW, _BAR, _LINE = 30.0, 18.0, 13.0
 _MOST_STEPS = 6
 _MOST_CELLS = 14
 
@@ -53,7 +56,8 @@ class _Drawing:
     def __init__(self, case: Case, where: Failing) -> None:
         self.case = case
         self.where = where
-        self.pool = PagePool(case)
+        wrong_page = where.keys.page if where.keys is not None else None
+        self.pool = PagePool(case, None if wrong_page is None else wrong_page[1])
         self.picture = Picture(WIDTH, _label(case, where), minimum=620)
         requests = [request for step in case.steps for request in step.requests]
         longest = max((request.kv_len for request in requests), default=1)
@@ -75,11 +79,14 @@ class _Drawing:
                 top += 20
                 continue
             wrong = self.where.marks(index, row.index, real=row.request is not None)
+            misread = misread_keys(self.where.keys, self.pool.size) if wrong and self.where.keys is not None else []
+            height = _ROW + _LINE * len(misread)
             if wrong:
-                self.picture.rect(0, top - 3, WIDTH, _ROW - 2, "wrong-row")
-                self.picture.rect(0, top - 3, 4, _ROW - 2, "wrong-edge")
+                self.picture.rect(0, top - 3, WIDTH, height - 2, "wrong-row")
+                self.picture.rect(0, top - 3, 4, height - 2, "wrong-edge")
             self._row(step, row, top, wrong=wrong)
-            top += _ROW
+            self._misread(misread, top)
+            top += height
         if self.where.step == index and self.where.fault is not None:
             top = self._fault(self.where.fault, top)
         return top + 10
@@ -159,6 +166,17 @@ class _Drawing:
             self.picture.rect(left, top + _BAR + 1.5, max(own, 1.0), 2.5, "own-keys")
         return end
 
+    def _misread(self, misread: Sequence[Misread], top: float) -> None:
+        """Mark the keys that the failing token reads or skips by mistake, with a line of words for each kind."""
+        for line, (kind, words, runs) in enumerate(misread):
+            for first, end in runs:
+                # Keys beyond the longest request are drawn at the right edge.
+                x = min(_KEYS + first * self._key, WIDTH - 3.0)
+                width = min(max((end - first) * self._key, 3.0), WIDTH - x)
+                self.picture.rect(x, top - 1.5, width, _BAR + 3, kind, title=f"{words} {_named(first, end)}")
+            text = f"{words} {in_words([_named(*run) for run in runs])}"
+            self.picture.text(_KEYS, top + _BAR + 14 + line * _LINE, text, "wrong-text small")
+
     def _left(self, page: int, position: int, top: float) -> None:
         size, unit = self.pool.size, self._key
         title = f"keys {position * size} to {(position + 1) * size - 1} have left the window; page {page} is free"
@@ -215,6 +233,10 @@ class _Drawing:
         words = f"{count(size, 'element')}; the access is at index {hit:,}"
         self.picture.text(_QUERIES, top + _BAR + 13, words, "dim small")
         return top + _BAR + 22
+
+
+def _named(first: int, end: int) -> str:
+    return f"key {first:,}" if end - first == 1 else f"keys {first:,} to {end - 1:,}"
 
 
 def _padding_words(step: Step) -> str:

@@ -19,12 +19,16 @@ _CELL, _HEIGHT, _PER_ROW = 28.0, 20.0, 24
 
 
 class PagePool:
-    """The pages of `case`: `pages` are those of each sequence, in order; `poison` is the first one without an owner."""
+    """The pages of `case`: `pages` are those of each sequence, in order; `poison` is the first one without an owner.
 
-    def __init__(self, case: Case) -> None:
+    The page `misread` is marked.
+    """
+
+    def __init__(self, case: Case, misread: int | None = None) -> None:
         size = case.geometry.page_size
         self.case = case
         self.size = size
+        self._misread = misread
         ids = PageIds.of(case)
         self.pages = ids.own
         self.owners: dict[int, list[int]] = {}
@@ -99,6 +103,8 @@ class PagePool:
         picture.rect(x, y, _CELL, _HEIGHT, f"page {kind}", title=title)
         for index, other in enumerate(owners[1:4]):
             picture.rect(x, y + _HEIGHT - 4 * (index + 1), _CELL, 4, f"page {self.tint(other)}")
+        if page == self._misread:
+            picture.rect(x, y, _CELL, _HEIGHT, "read-wrongly", title=f"page {page}: read by mistake")
         # Beyond a hole, ids are too long for a cell: they count from its end, and the title has all digits.
         hole = self.case.pages.hole
         label = f"+{page - hole}" if hole and page else str(page)

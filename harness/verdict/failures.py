@@ -93,16 +93,28 @@ class WrongRows(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[tuple[float, ...], ...]
 
 
+class KeysRead(msgspec.Struct, frozen=True):
+    """The keys of its request that a failing row must read, and the parts that it reads according to an explanation.
+
+    Each is its first key and the one behind its last. A key in two parts counts twice. `page` is the column of its page
+    table, and the page id in it, that does not hold its keys.
+    """
+
+    due: tuple[int, int]
+    parts: tuple[tuple[int, int], ...]
+    page: tuple[int, int] | None = None
+
+
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """One failure of one step, as the worker (or, for a death, the parent) saw it.
 
     `place` is a tensor's name for a fault, or the wrong rows ("out", "lse", "padded rows", "empty rows"). `kernel` is
-    the entry point launched last. `margin` is error over bound: above 1 fails; None if the check is exact. `step` is
-    the index of the step, -1 if unknown; `call` that of the launch in the step, -1 if unknown. `gap` marks a failure of
-    the strict contract alone. `access` is the stray access of a fault, `row` the wrong row of the message. `mistakes`
-    are those that explain it, if known; `rows` are the numbers of a reported failure. `related` is set if it occurred
-    in the related run. `raised_at` is the innermost line of the backend's own code that an exception comes from
-    (FILE:LINE).
+    the entry point launched last. `margin` is error over bound: above 1 fails; None if the check is exact. `step`
+    is the index of the step, -1 if unknown; `call` that of the launch in the step, -1 if unknown. `gap` marks a
+    failure of the strict contract alone. `access` is the stray access of a fault, `row` the wrong row of the
+    message. `mistakes` are those that explain it, if known; `rows` are the numbers of a reported failure, `keys`
+    those that an explanation is about. `related` is set if it occurred in the related run. `raised_at` is the
+    innermost line of the backend's own code that an exception comes from (FILE:LINE).
     """
 
     kind: Kind
@@ -120,6 +132,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     mistakes: tuple[Mistake, ...] = ()
     related: bool = False
     rows: WrongRows | None = None
+    keys: KeysRead | None = None
     raised_at: str = ""
 
     @property

@@ -47,6 +47,7 @@ class Claim:
     `answer` returns a row's result if the claim were true, or None where the claim doesn't apply. It keeps the
     parameters fitted on one row, and none of its tensors. `tried` is the number of candidates among which the fit
     chose, `stakes` are the changes under which the claim has to hold, and `aspect` is the result that it is about.
+    `page` is the column of the row's page table, and the wrong page id in it, that a claim about pages names.
     """
 
     mistake: Mistake
@@ -55,3 +56,4 @@ class Claim:
     stakes: frozenset[Stake] = RULE
     tried: int = 1
     aspect: Aspect = Aspect.OUT
+    page: tuple[int, int] | None = None

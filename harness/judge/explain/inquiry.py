@@ -12,7 +12,8 @@ from attnfuzz.harness.judge.explain.candidates import candidates
 from attnfuzz.harness.judge.explain.claim import Aspect, Claim, Stake
 from attnfuzz.harness.judge.explain.sampled_rows import SampledRow
 from attnfuzz.harness.judge.explain.support import Vote, lse_agrees, lse_fits, vote
-from attnfuzz.harness.judge.explain.wrong_row import WrongRow
+from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow
+from attnfuzz.harness.verdict.failures import KeysRead
 from attnfuzz.reference.mistake import Mistake
 
 _COLUMNS = 76
@@ -35,10 +36,14 @@ Place = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Explanation:
-    """The words that explain a failure, in lines of up to 76 columns, and the mistakes that they name."""
+    """The words that explain a failure, in lines of up to 76 columns, and the mistakes that they name.
+
+    `keys` are those that the failing row has read by the first of them, if it is about keys.
+    """
 
     words: str
     mistakes: tuple[Mistake, ...]
+    keys: KeysRead | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,10 @@ class _Scope:
 
 @dataclass
 class _Trial:
-    """A claim under test: its scope, the results of its stakes, and whether it explains more than zeros."""
+    """A claim under test: its scope, the results of its stakes, and whether it explains more than zeros.
+
+    `keys` are those that the worst row has read if it is true.
+    """
 
     claim: Claim
     scope: _Scope
@@ -76,6 +84,7 @@ class _Trial:
     lse_right: bool
     lse_fits: bool
     tells: bool
+    keys: KeysRead | None = None
     confirmed: set[Stake] = field(default_factory=set)
     refuted: bool = False
 
@@ -130,7 +139,7 @@ class Inquiry:
             mistakes.append(different[0].claim.mistake)
         if len(others) > 1:
             words += f"; or {len(others) - bool(different)} more"
-        return Explanation(fill(words, _COLUMNS, break_long_words=False), tuple(mistakes))
+        return Explanation(fill(words, _COLUMNS, break_long_words=False), tuple(mistakes), first.keys)
 
     def _established(self, trial: _Trial) -> bool:
         return trial.tells and (bool(trial.confirmed) if self._tested else trial.supports > 1)
@@ -159,8 +168,23 @@ def _on_trial(claim: Claim, worst: WrongRow, rows: Sequence[SampledRow]) -> _Tri
                 return None
             alternative = claim.answer(worst)
             fits = alternative is not None and lse_fits(worst, alternative)
-            return _Trial(claim, scope, share, supports, _lse_right(claim, inside), fits, tells=_tells(claim, inside))
+            lse_right, tells = _lse_right(claim, inside), _tells(claim, inside)
+            return _Trial(claim, scope, share, supports, lse_right, fits, tells, _keys(worst, claim, alternative))
     return None
+
+
+def _keys(worst: WrongRow, claim: Claim, alternative: Alternative | None) -> KeysRead | None:
+    """Return the keys that a claim is about, if it is about keys or pages."""
+    due = _ends(worst.seen)
+    if claim.page is not None:
+        return KeysRead(due, (due,), claim.page)
+    if alternative is None or alternative.read is None:
+        return None
+    return KeysRead(due, tuple(_ends(part) for part in alternative.read if len(part)))
+
+
+def _ends(keys: range) -> tuple[int, int]:
+    return keys.start, keys.stop
 
 
 def _scopes(worst: WrongRow) -> Iterable[_Scope]:

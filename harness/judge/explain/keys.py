@@ -100,7 +100,7 @@ def _changed(request: int, gone: range, read: range) -> Callable[[WrongRow], Alt
         seen = row.seen
         cut = _common(gone, seen)
         again = read[cut.start - gone.start : cut.stop - gone.start] if gone else _common(read, seen)
-        return row.alternative(row.with_keys((*(without(seen, cut) if cut else (seen,)), again)))
+        return row.reading(*(without(seen, cut) if cut else (seen,)), again)
 
     return answer
 

@@ -83,7 +83,7 @@ def _best_count(row: WrongRow) -> Iterator[int]:
 def _claim(mistake: Mistake, words: str, keys: Keys, tried: int = 1) -> Claim:
     def answer(row: WrongRow) -> Alternative | None:
         seen = keys(row)
-        return None if seen is None else row.alternative(row.alone(seen))
+        return None if seen is None else row.reading(seen)
 
     return Claim(mistake, words, answer, tried=tried)
 

@@ -49,7 +49,10 @@ def as_called(row: WrongRow) -> Iterator[Claim]:
     if differences:
         mistake = differences[0][0]
         words = "the kernel follows its call: " + ", and ".join(words for _, words in differences)
-        yield Claim(mistake, words, _of_call, SCALED)
+        page = None
+        if mistake is Mistake.GIVEN_PAGES and found is not None:
+            page = next(((column, page) for column, page, _ in _other_pages(row, *found)), None)
+        yield Claim(mistake, words, _of_call, SCALED, page=page)
 
 
 def _in_call(row: WrongRow) -> tuple[PagedCall, int] | None:
@@ -72,7 +75,8 @@ def _differences(row: WrongRow, call: PagedCall, at: int) -> Iterator[tuple[Mist
     own = row.alone(range(seen.start, seen.stop))
     held = call.gathered(torch.tensor(span.pages), max(0, seen.stop), row.kv_head)
     if held is None or not (_same(held[0][seen], own.key) and _same(held[1][seen], own.value)):
-        yield Mistake.GIVEN_PAGES, _other_pages(row, call, at)
+        words = f"the pages of its request {at} do not hold the request's keys and values"
+        yield Mistake.GIVEN_PAGES, next((each for *_, each in _other_pages(row, call, at)), words)
     if not _same(call.query[row.place, row.head], problem.query[row.token, row.head]):
         yield Mistake.GIVEN_QUERY, "its queries differ from those of the case"
     for name, passed, asked in (
@@ -89,8 +93,8 @@ def _differences(row: WrongRow, call: PagedCall, at: int) -> Iterator[tuple[Mist
         yield Mistake.GIVEN_SINKS, "its sinks differ from those of the case"
 
 
-def _other_pages(row: WrongRow, call: PagedCall, at: int) -> str:
-    """Describe the first page of a request that doesn't hold its keys."""
+def _other_pages(row: WrongRow, call: PagedCall, at: int) -> Iterator[tuple[int, int, str]]:
+    """Yield the columns and ids of a request's pages that don't hold its keys, with a description of each."""
     size, own = call.page_size, row.alone(range(row.kv_len)).key[:, 0]
     pages = call.spans[at].pages if call.key.numel() <= _MOST_ELEMENTS else ()
     for index, page in enumerate(pages):
@@ -102,11 +106,13 @@ def _other_pages(row: WrongRow, call: PagedCall, at: int) -> str:
         if bool(others.all()):
             right = call.pages_with(keys, row.kv_head)
             where = f"they are on page {right[0]}" if right else "they are on no page"
-            return f"column {index} of row {at} of its page table is page {page}, which holds none of its keys: {where}"
-        if bool(others.any()):
+            words = (
+                f"column {index} of row {at} of its page table is page {page}, which holds none of its keys: {where}"
+            )
+            yield index, page, words
+        elif bool(others.any()):
             slot = int(others.to(torch.int8).argmax())
-            return f"slot {slot} of page {page} does not hold key {index * size + slot} of its request {at}"
-    return f"the pages of its request {at} do not hold the request's keys and values"
+            yield index, page, f"slot {slot} of page {page} does not hold key {index * size + slot} of its request {at}"
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

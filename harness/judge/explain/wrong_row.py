@@ -20,12 +20,16 @@ from attnfuzz.reference.row import row_weights
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another answer for the row: `out` [Dv] and `lse` in fp64, and the bounds of a correct kernel's error."""
+    """Another answer for the row: `out` [Dv] and `lse` in fp64, and the bounds of a correct kernel's error.
+
+    `read` are the keys of the row's request that it is computed from, in parts, if it differs in nothing else.
+    """
 
     out: torch.Tensor
     lse: float
     out_bound: torch.Tensor
     lse_bound: float
+    read: tuple[range, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -166,6 +170,11 @@ class WrongRow:
             own = every.masks[0]
             masks = (torch.cat([own[:, :0], *(own[:, part.start : part.stop] for part in parts)], dim=1),)
         return replace(every, key=key, value=value, kv_lens=(len(key),), masks=masks)
+
+    def reading(self, *parts: range) -> Alternative:
+        """Return the answer over the keys of the row's request in `parts`, repeated if these overlap."""
+        problem = self.alone(parts[0]) if len(parts) == 1 else self.with_keys(parts)
+        return replace(self.alternative(problem), read=parts)
 
     def alternative(self, problem: Problem) -> Alternative:
         """Return the answer to a problem of one row."""

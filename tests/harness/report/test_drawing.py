@@ -11,7 +11,7 @@ from small_cases import step
 
 from attnfuzz import cases
 from attnfuzz.harness.report.drawing import draw_case
-from attnfuzz.harness.verdict.failures import Access, Kind, Observation, RowAddress
+from attnfuzz.harness.verdict.failures import Access, KeysRead, Kind, Observation, RowAddress
 from attnfuzz.reference.case import Case, Mode, PageOrder, Pages, Request, TableTail
 
 PAST_THE_END = Observation(
@@ -59,6 +59,35 @@ def test_the_second_token_is_not_drawn_where_the_first_is() -> None:
         for token in (0, 1)
     )
     assert first[0][0] < second[0][0]
+
+
+@pytest.mark.parametrize(
+    ("keys", "words", "marks"),
+    [
+        (KeysRead((2, 9), ((2, 4), (6, 9))), ["skips keys 4 to 5"], {"skipped": 1}),
+        (
+            KeysRead((2, 9), ((0, 9), (3, 4))),
+            ["counts twice key 3", "reads, but must not see, keys 0 to 1"],
+            {"read-wrongly": 1},
+        ),
+        (KeysRead((2, 9), ()), ["skips keys 2 to 8"], {"skipped": 1}),
+        (KeysRead((0, 9), ((0, 9),), (1, 3)), ["reads page 3 for keys 4 to 7"], {"read-wrongly": 2}),
+        (
+            KeysRead((0, 9), ((0, 1), (2, 3), (4, 5), (6, 7))),
+            ["skips key 1, key 3, key 5 and 1 more run of keys"],
+            {"skipped": 4},
+        ),
+    ],
+)
+def test_keys_and_pages_that_a_row_misreads_are_marked_and_named(
+    keys: KeysRead, words: list[str], marks: dict[str, int]
+) -> None:
+    picture = drawn(decode_case("fake"), replace(MISMATCH, keys=keys))
+    plain = drawn(decode_case("fake"), MISMATCH)
+    assert [text for text in texts(picture) if text not in texts(plain)] == words
+    assert {name: len(boxes(picture, name)) for name in marks} == marks
+    # What is below moves down.
+    assert height_of(picture, "request 2") == height_of(plain, "request 2") + 13 * len(words)
 
 
 def test_nothing_is_marked_in_a_case_that_passes() -> None:

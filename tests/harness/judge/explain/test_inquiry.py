@@ -11,6 +11,7 @@ from attnfuzz.harness.judge.explain.claim import Aspect, Stake
 from attnfuzz.harness.judge.explain.inquiry import Explanation, Inquiry
 from attnfuzz.harness.judge.explain.sampled_rows import SampledRow
 from attnfuzz.harness.judge.explain.wrong_row import WrongRow
+from attnfuzz.harness.report.misread_keys import misread_keys
 from attnfuzz.reference.mistake import Mistake
 from attnfuzz.reference.problem import Problem
 
@@ -72,6 +73,8 @@ def test_a_rule_that_longer_requests_refute_gives_way_to_the_keys() -> None:
     found = concluded(first, {Stake.VALUES: again, Stake.LENGTHS: longer})
     assert found is not None
     assert found.words.startswith("as if key 69 were missing")
+    assert found.keys is not None
+    assert misread_keys(found.keys, 16) == [("skipped", "skips", [(69, 70)])]
 
 
 def test_the_request_that_it_is_about_is_named() -> None:
