@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 FINDINGS = ROOT / "docs" / "findings"
+UPSTREAM = ROOT / "docs" / "upstream"
 SCRIPTS = sorted(FINDINGS.glob("[!_]*.py"))
 
 pages = pytest.mark.parametrize(
@@ -103,6 +104,21 @@ def test_a_script_of_a_finding_follows_the_template_and_fits_into_one_file(scrip
     single_file = runpy.run_path(str(FINDINGS / "_single_file.py"))["single_file"](script)
     assert not re.search(r"^from _", single_file, re.MULTILINE)
     compile(single_file, script.name, "exec")
+
+
+def test_each_text_for_upstream_has_a_place_in_the_order_and_its_scripts() -> None:
+    order = re.findall(r"^\| \d+ \| \[([\w-]+)\]\(\1\.md\)", (UPSTREAM / "README.md").read_text(), re.MULTILINE)
+    assert sorted(order) == sorted({page.stem for page in UPSTREAM.glob("*.md")} - {"README", "rfc-3605"})
+    text = runpy.run_path(str(UPSTREAM / "_text.py"))["text"]
+    for name in order:
+        posted = text(name)
+        sections = ["Before submitting", "Environment", "Bug description", "Minimal reproduction", "Additional context"]
+        assert re.findall(r"^## (.*)", posted, re.MULTILINE) == sections
+        assert "2026" in posted.partition("## Environment")[0] or "Known" in posted, name
+        sources = re.findall(r"^```python\n(.*?)^```$", posted, re.MULTILINE | re.DOTALL)
+        assert len(sources) == len(re.findall("<!-- script", (UPSTREAM / f"{name}.md").read_text())) > 0
+        for source in sources:
+            compile(source, name, "exec")
 
 
 def test_readme_states_the_current_counts() -> None:
