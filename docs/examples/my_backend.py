@@ -1,4 +1,4 @@
-"""An attention kernel to fuzz: attnfuzz fuzz --backend docs/examples/my_backend.py:MINE."""
+"""An attention kernel to fuzz: attnfuzz fuzz --backend my_backend.py:MINE."""
 
 import torch
 

@@ -10,6 +10,7 @@ from typing import Final
 SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
     # In the order of the help text.
     "attnfuzz.commands": {
+        "init": "attnfuzz.harness.cli.commands.machine:init",
         "fuzz": "attnfuzz.harness.cli.commands.campaigns:fuzz",
         "check": "attnfuzz.harness.cli.commands.cases:check",
         "new": "attnfuzz.harness.cli.commands.cases:new",

@@ -1,4 +1,4 @@
-"""`attnfuzz backends` and `attnfuzz doctor`: the backends, and this machine."""
+"""`attnfuzz init`, `backends` and `doctor`: a project's files, the backends, and this machine."""
 
 from typing import Any
 
@@ -6,6 +6,18 @@ import click
 
 from attnfuzz.harness.cli import options
 from attnfuzz.harness.cli.terminal import STARTING, Exit, tell
+
+
+@click.command()
+@options.answer_options("only the names of the files", json=False)
+def init(**given: Any) -> None:
+    """Write the files of a project that fuzzes its own kernel into this folder.
+
+    A backend, a test, a ledger, and a workflow with its requirements. Files that exist are kept.
+    """
+    from attnfuzz.harness.cli import init
+
+    init.init(**given)
 
 
 @click.command()
