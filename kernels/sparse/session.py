@@ -13,18 +13,17 @@ from attnfuzz.kernels.interface.backend import (
     Graph,
     Op,
     Output,
-    WrittenCache,
-    WrittenTensor,
 )
 from attnfuzz.kernels.sparse.compress import compressed
-from attnfuzz.kernels.sparse.inputs import NAN_BYTE, OpInputs, graph_of, pool_pages, second_keys
+from attnfuzz.kernels.sparse.index_cache import cache_content, new_keys, written_keys
+from attnfuzz.kernels.sparse.inputs import OpInputs, graph_of, pool_pages, second_keys
 from attnfuzz.kernels.sparse.pool import KeyPool
 from attnfuzz.kernels.sparse.results import Part, Scored, Selected, SparselyAttended, SparseResult, written_rows
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.sparse import lists
 from attnfuzz.reference.sparse.capability import SparseCapability
 from attnfuzz.reference.sparse.case import SparseCase, SparseOp
-from attnfuzz.reference.sparse.indexer import Scoring, key_bounds, key_view, scale_bounds, scale_view
+from attnfuzz.reference.sparse.indexer import Scoring
 from attnfuzz.reference.sparse.lists import Selection
 
 _Tensors = dict[str, torch.Tensor]
@@ -197,14 +196,9 @@ class _Forward:
         return tuple(places)
 
     def _write(self) -> Part:
-        inputs, size = self._in, self._geometry.page_size
-        new = [
-            inputs.keys_from[b] + position
-            for b, request in enumerate(inputs.step.requests)
-            for position in range(request.kv_len - request.q_len, request.kv_len)
-        ]
-        keys = inputs.index_keys[new]
-        slots = inputs.all_slots[new]
+        inputs = self._in
+        new = new_keys(inputs)
+        keys, slots = inputs.index_keys[new], inputs.all_slots[new]
         padding = len(self._rows) - len(new)
         cache = self._index_cache(without=slots)
         before = cache.clone()
@@ -215,41 +209,16 @@ class _Forward:
                 "k": torch.cat((keys, torch.zeros(padding, keys.shape[1], dtype=keys.dtype))),
                 "slot_mapping": torch.cat((slots, torch.full((padding,), -1))),
                 "kv_cache": cache,
-                "page_size": size,
+                "page_size": self._geometry.page_size,
                 "powers": self._geometry.powers,
             },
             {},
         )
         after = self._kept(cache, SparseOp.WRITE)
-        at = torch.stack((slots // size, slots % size))
-        low, high = scale_bounds(keys.float(), powers=self._geometry.powers)
-        held = scale_view(after, size)[at[0], at[1]].view(torch.float32)[:, 0, 0]
-        within = (low <= held) & (held <= high)
-        numbers = key_bounds(keys.float(), torch.where(within, held, high))
-        free = torch.zeros(2, 0, dtype=torch.int64)
-        written = (
-            WrittenTensor(
-                "scales of the indexer's cache",
-                scale_view(before, size),
-                scale_view(after, size),
-                at,
-                low[:, None, None],
-                high[:, None, None],
-                free,
-            ),
-            WrittenTensor(
-                "keys of the indexer's cache",
-                key_view(before, size),
-                key_view(after, size),
-                at,
-                numbers.low[:, None],
-                numbers.high[:, None],
-                free,
-            ),
-        )
+        written = written_keys(inputs, before, after, self._tokens, self._name("write"))
         if after is not cache:
             self._index_cache()
-        return WrittenCache(written, self._tokens[: len(new)], self._name("write"))
+        return written
 
     def _kept(self, tensor: torch.Tensor, op: SparseOp) -> torch.Tensor:
         """Return the result of an op. A copy, if later ops follow: they get right contents in its place."""
@@ -260,19 +229,7 @@ class _Forward:
 
     def _index_cache(self, without: torch.Tensor | None = None) -> torch.Tensor:
         """Return the indexer's cache with the keys of the step, but for those at the slots `without`."""
-        inputs, size = self._in, self._geometry.page_size
-        content = torch.full(
-            (pool_pages(self._case), size * (self._geometry.index_dim + 4)), NAN_BYTE, dtype=torch.uint8
-        )
-        keys, scales = inputs.index_cache_keys
-        slots = inputs.all_slots
-        if without is not None:
-            kept = ~torch.isin(slots, without)
-            keys, scales, slots = keys.view(torch.uint8)[kept].view(keys.dtype), scales[kept], slots[kept]
-        pages, of_page = slots // size, slots % size
-        key_view(content, size)[pages, of_page, 0] = keys.view(torch.uint8)
-        scale_view(content, size)[pages, of_page, 0, 0] = scales.view(torch.int32)
-        self._cache = self._session.pool("kv_cache", content)
+        self._cache = self._session.pool("kv_cache", cache_content(self._in, without))
         return self._cache
 
     def _logits(self) -> Part:

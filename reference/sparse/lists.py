@@ -14,7 +14,8 @@ class Selection:
     """The scores that a top-k of one step selects from: row r has `lengths[r]` scores from column `starts[r]` on.
 
     scores float32 [rows, width] as the kernel read them. A list of `top_k` entries names position p by `names[r][p]`,
-    or by p itself if `names` is None. Lists are in any order, with -1 behind the entries.
+    or by p itself if `names` is None. Lists are in any order, with -1 behind the entries. If the kernel's own scores
+    are not known, they are between `scores` and `highest`.
     """
 
     scores: torch.Tensor
@@ -22,11 +23,15 @@ class Selection:
     lengths: tuple[int, ...]
     top_k: int
     names: tuple[torch.Tensor, ...] | None = None
+    highest: torch.Tensor | None = None
 
     def of_row(self, row: int) -> torch.Tensor:
         """Return the scores of a row, in positions."""
+        return self._of_row(self.scores, row)
+
+    def _of_row(self, scores: torch.Tensor, row: int) -> torch.Tensor:
         start = self.starts[row]
-        return self.scores[row, start : start + self.lengths[row]]
+        return scores[row, start : start + self.lengths[row]]
 
     @cached_property
     def right(self) -> torch.Tensor:
@@ -44,13 +49,20 @@ class Selection:
 
     def mistake(self, row: int, entries: torch.Tensor) -> str:
         """Return the first mistake in the list of a row [top_k], or "" if it is right."""
-        return mistake_of_list(entries, self.of_row(row), self.names_of(row))
+        highest = None if self.highest is None else self._of_row(self.highest, row)
+        return mistake_of_list(entries, self.of_row(row), self.names_of(row), highest)
 
 
-def mistake_of_list(entries: torch.Tensor, scores: torch.Tensor, names: torch.Tensor | None = None) -> str:
+def mistake_of_list(
+    entries: torch.Tensor,
+    scores: torch.Tensor,
+    names: torch.Tensor | None = None,
+    highest: torch.Tensor | None = None,
+) -> str:
     """Return the first mistake in a list [k] of the highest of some scores float32 [n], or "" if it is right.
 
-    Its entries are positions of scores, or their names int [n], in any order, with -1 behind them if k exceeds n.
+    Its entries are positions of scores, or their names int [n], in any order, with -1 behind them if k exceeds n. With
+    `highest`, `scores` are lower bounds, and these upper ones.
     """
     length = len(scores)
     count = min(len(entries), length)
@@ -68,7 +80,7 @@ def mistake_of_list(entries: torch.Tensor, scores: torch.Tensor, names: torch.Te
     if int(chosen.sum()) < count:
         values, counts = positions.unique(return_counts=True)
         return f"position {int(values[counts > 1][0])} is listed {int(counts.max())} times"
-    return "" if count == length else _unchosen(scores, chosen)
+    return "" if count == length else _unchosen(scores, scores if highest is None else highest, chosen)
 
 
 def _positions(entries: torch.Tensor, names: torch.Tensor | None) -> torch.Tensor:
@@ -79,12 +91,12 @@ def _positions(entries: torch.Tensor, names: torch.Tensor | None) -> torch.Tenso
     return torch.tensor([by_name.get(int(entry), -1) for entry in entries.tolist()], dtype=torch.int64)
 
 
-def _unchosen(scores: torch.Tensor, chosen: torch.Tensor) -> str:
-    """Return a score that is higher than a chosen one and not chosen itself, or ""."""
-    keys = _ordered(scores)
-    lowest = int(torch.where(chosen, keys, _ABOVE_ALL).argmin())
-    highest = int(torch.where(chosen, -_ABOVE_ALL, keys).argmax())
-    if keys[highest] > keys[lowest]:
+def _unchosen(scores: torch.Tensor, bounds: torch.Tensor, chosen: torch.Tensor) -> str:
+    """Return a score that is higher than the bound of a chosen one and not chosen itself, or ""."""
+    low, high = _ordered(scores), _ordered(bounds)
+    lowest = int(torch.where(chosen, high, _ABOVE_ALL).argmin())
+    highest = int(torch.where(chosen, -_ABOVE_ALL, low).argmax())
+    if low[highest] > high[lowest]:
         return (
             f"position {highest} has a score of {float(scores[highest]):.9g} and is left out, but position "
             f"{lowest} with {float(scores[lowest]):.9g} is listed"
