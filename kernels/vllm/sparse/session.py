@@ -1,0 +1,107 @@
+"""A case of sparse attention on a release: each step is planned by its builder, and run by its layer."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+
+from attnfuzz.kernels.interface.backend import Bench
+from attnfuzz.kernels.releases.answers import ASKED
+from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
+from attnfuzz.kernels.releases.origins import Origins
+from attnfuzz.kernels.releases.rejection import rejections_of
+from attnfuzz.kernels.sparse.index_cache import cache_content, new_keys, written_keys
+from attnfuzz.kernels.sparse.inputs import OpInputs
+from attnfuzz.kernels.sparse.results import Selected, SparseResult
+from attnfuzz.kernels.vllm.adaptations import PINNED
+from attnfuzz.kernels.vllm.runner import WORDS
+from attnfuzz.kernels.vllm.server import REMEDY
+from attnfuzz.kernels.vllm.sparse.indexer import Indexer, rows_in_batch
+from attnfuzz.kernels.vllm.sparse.kernels import WRITE
+from attnfuzz.reference.case import Launch
+from attnfuzz.reference.noise import NoiseModel
+from attnfuzz.reference.sparse.case import SparseCase, SparseMode, SparseStep
+from attnfuzz.reference.sparse.indexer import Scoring
+from attnfuzz.reference.sparse.lists import Selection
+
+_ALPHA: Final = 2.0**-40
+"""The probability that a right kernel leaves the bounds of a step's scores."""
+
+
+class IndexerSession:
+    """A session on a release's indexer: its write of new keys, and the lists that it makes of their scores.
+
+    Steps that verify the same number of drafts share a server. All others run on that with the most drafts, but
+    replayed decodes on one without: graphs are those of uniform batches.
+    """
+
+    def __init__(self, loaded: Any, kernels: KernelsBelow, case: SparseCase, bench: Bench) -> None:
+        self._loaded, self._kernels, self._case, self._bench = loaded, kernels, case, bench
+        release = loaded.release
+        ASKED.watch(release.root, release.project.title, release.version, PINNED, REMEDY)
+        loaded.listen(ASKED.note)
+        self._origins = Origins(release.root, release.project.name)
+        self._servers: dict[int, Indexer] = {}
+        with self._running():
+            self._cache = bench.memory.copy("kv_cache", cache_content(OpInputs(case, 0)))
+
+    def forward(self, index: int) -> SparseResult:
+        """Run one step."""
+        inputs = OpInputs(self._case, index)
+        self._bench.launcher.reached_by(WORDS[Launch.REPLAY if inputs.step.replayed else Launch.EAGER])
+        slots = inputs.all_slots[new_keys(inputs)]
+        self._bench.memory.overwrite(self._cache, cache_content(inputs, slots))
+        before = self._cache.clone()
+        with rejections_of(self._loaded.release), self._running():
+            lists, batch = self._server(inputs.step).run(inputs)
+        ASKED.check()
+        tokens = tuple((b, j) for b, request in enumerate(inputs.step.requests) for j in range(request.q_len))
+        written = written_keys(inputs, before, self._cache, tokens, WRITE.name)
+        if not tokens:
+            return SparseResult((written,))
+        return SparseResult(
+            (written, self._selected(inputs, lists[rows_in_batch(inputs, batch.order).argsort()], tokens))
+        )
+
+    def _selected(self, inputs: OpInputs, lists: torch.Tensor, tokens: tuple[tuple[int, int], ...]) -> Selected:
+        """Return the lists of the rows of the step, beside the scores of their keys within a kernel's error."""
+        count = len(tokens)
+        keys, scales = inputs.index_cache_keys
+        firsts = tuple(inputs.keys_from[row.request] for row in inputs.rows[:count])
+        lengths = tuple(row.length for row in inputs.rows[:count])
+        starts = (0,) * count
+        scoring = Scoring(
+            inputs.index_queries[:count],
+            inputs.index_weights[:count],
+            keys,
+            scales,
+            firsts,
+            starts,
+            lengths,
+            max(lengths),
+        )
+        low, high = scoring.bounds(NoiseModel.fp32_arithmetic(), _ALPHA)
+        selection = Selection(low, starts, lengths, self._case.geometry.top_k, highest=high)
+        return Selected("sparse_attn_indexer", "topk_indices_buffer", lists, selection, tokens)
+
+    def _server(self, step: SparseStep) -> Indexer:
+        drafts = self._drafts(step)
+        if drafts not in self._servers:
+            self._servers[drafts] = Indexer(self._loaded, self._case, self._bench, drafts, self._cache)
+        return self._servers[drafts]
+
+    def _drafts(self, step: SparseStep) -> int:
+        """Return the number of draft tokens per request on the server that runs a step."""
+        if step.mode is SparseMode.VERIFY:
+            return step.queries - 1
+        if step.replayed:
+            return 0
+        return max((each.queries - 1 for each in self._case.steps if each.mode is SparseMode.VERIFY), default=0)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Prepare the process for code of the release."""
+        release = self._loaded.release
+        with below(release.flashinfer, self._bench, self._kernels, self._origins), torch.inference_mode(mode=False):
+            yield
