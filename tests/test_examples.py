@@ -20,6 +20,7 @@ from small_cases import HEADS, step
 
 from attnfuzz.harness.dumps.case_of_call import make_case
 from attnfuzz.harness.dumps.understood import breaches_of
+from attnfuzz.harness.dumps.wrapper_calls import as_function
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.building.library_cache import cache_folder
@@ -71,7 +72,16 @@ def test_the_forgotten_mask_of_a_tree_is_found_and_explained() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("flashinfer") is None, reason="dumps a call of FlashInfer")
-def test_the_crashing_call_dumps_itself_and_fails_as_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("example", "broken", "place"),
+    [
+        ("crashing_call.py", "batch_size is 12", "cum_seq_lens_q"),
+        ("crashing_wrapper.py", "block_tables[1, 2] is page 6", "kv_cache"),
+    ],
+)
+def test_the_crashing_calls_dump_themselves_and_fail_as_the_guide_says(
+    example: str, broken: str, place: str, tmp_path: Path
+) -> None:
     settings = {
         "FLASHINFER_LOGLEVEL": "10",
         "FLASHINFER_LOGDEST": str(tmp_path / "log"),
@@ -80,18 +90,19 @@ def test_the_crashing_call_dumps_itself_and_fails_as_reported(tmp_path: Path) ->
     }
     # A process, since FlashInfer reads its settings when it is imported.
     ran = subprocess.run(
-        [sys.executable, EXAMPLES / "crashing_call.py"],
+        [sys.executable, EXAMPLES / example],
         env=os.environ | settings,
         check=False,
         capture_output=True,
         text=True,
     )
     assert ran.stderr.endswith("RuntimeError: the kernel's turn\n")
-    (call,) = readable_calls(tmp_path / "dump")
-    assert [breach.text.partition(",")[0] for breach in breaches_of(call)] == ["batch_size is 12"]
+    calls = readable_calls(tmp_path / "dump")
+    call = as_function(calls, calls[-1])
+    assert [breach.text[: len(broken)] for breach in breaches_of(call)] == [broken]
     with Runner() as runner:
         (failure,) = runner.verdict(make_case(call)).failures
-    assert (failure.kind, failure.place) == (Kind.ILLEGAL_ACCESS, "cum_seq_lens_q")
+    assert (failure.kind, failure.place) == (Kind.ILLEGAL_ACCESS, place)
 
 
 class Chat(BaseHTTPRequestHandler):
