@@ -114,7 +114,7 @@ class RecurrentFamily(Family[StateCase]):
         lines.append(f"layer     {case.op}, {dims}, {case.dtype}, states of {case.state_dtype}")
         lines += [f"step {index:<5}{_step_in_words(step)}" for index, step in enumerate(case.steps)]
         words = sorted(each.name for each in STATE_TABLE.features_in(case))
-        return "\n".join([*lines, f"has       {', '.join(words)}"])
+        return "\n".join([*lines, *([f"has       {', '.join(words)}"] if words else [])])
 
     def traits(self, case: StateCase) -> Sequence[str]:
         words = sorted(each.name for each in STATE_TABLE.features_in(case) if each.clue)

@@ -60,9 +60,10 @@ def ablations(
 ) -> Iterator[Ablation[C]]:
     """Yield each feature of `case` with its possible, `allowed` variants without it, the plainest first.
 
-    Features without such a variant are left out, and so are those not `among` the given ones (default: all).
+    Features without such a variant are left out, and so are those not `among` the given ones (default: all). Those may
+    be of another family: features are equal by name, and only the case's own can be removed from it.
     """
-    for feature in sorted(features_in(case) if among is None else features_in(case).intersection(among)):
+    for feature in sorted(each for each in features_in(case) if among is None or each in among):
         variants = tuple(_variants(case, feature, allowed))
         if variants:
             yield Ablation(feature, variants)

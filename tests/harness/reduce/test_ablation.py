@@ -32,6 +32,7 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.related import related
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.serving import Interleave, ServedQueries, SharedKeys
+from attnfuzz.reference.sparse.case import SparseCase, SparseMode, SparseOp, SparseRequest, SparseStep
 
 CAPTURE = step(Mode.TARGET_VERIFY, stride=2, rows=3, launch=Launch.CAPTURE)
 REPLAY = step(Mode.TARGET_VERIFY, (2, 9), (2, 2), stride=2, rows=3, launch=Launch.REPLAY)
@@ -346,3 +347,11 @@ def test_a_mask_is_reduced_to_the_plainest_that_fails() -> None:
 
     assert reduce(MASKED, fails).mask is Mask.CUSTOM
     assert reduce(MASKED, lambda case: case.mask is not Mask.CAUSAL).mask is Mask.FULL
+
+
+def test_a_feature_of_another_family_with_the_same_name_is_removed_as_the_own_family_removes_it() -> None:
+    verify = SparseStep(mode=SparseMode.VERIFY, requests=(SparseRequest(3, 9),))
+    case = SparseCase(backend="any", ops=(SparseOp.TOP_K,), steps=(verify,))
+    ((feature, (variant,)),) = ablations(case, among={FEATURES["several queries"]})
+    assert feature.name == "several queries"
+    assert [step.mode for step in variant.steps] == [SparseMode.DECODE]
