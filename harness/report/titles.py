@@ -67,7 +67,7 @@ _KINDS = {
     Kind.EMPTY_ROW: "computes wrong values for rows that see no key",
     Kind.UNWRITTEN: "leaves rows unwritten",
     Kind.WRITE_MISMATCH: "writes wrong bits into {place}",
-    Kind.STRAY_WRITE: "writes slots of {place} that hold no new token",
+    Kind.STRAY_WRITE: "writes slots of {place} that must not change",
     Kind.NOT_FINITE: "returns NaN or infinity",
     Kind.CANARY_OVERWRITTEN: "writes outside of {place}",
     Kind.INPUT_MUTATED: "changes its input {place}",
