@@ -15,7 +15,7 @@ from attnfuzz.reference.values import Operand, draw_runs, draw_sinks
 _STREAMS = 1 << 12
 """More than the requests of a step."""
 
-_INDEXER, _LISTS, _WEIGHTS, _SECOND, _SCORES = 1 << 32, 2 << 32, 3 << 32, 4 << 32, 5 << 32
+_INDEXER, _LISTS, _WEIGHTS, _SECOND, _SCORES, _FAINT = 1 << 32, 2 << 32, 3 << 32, 4 << 32, 5 << 32, 10 << 32
 """Added to the seed, so that draws are independent."""
 
 NAN_BYTE = 0xFF
@@ -25,6 +25,9 @@ WILD = 0x7FFFFFFF
 """The page id of columns of a table that no length reaches."""
 
 _LEVELS = 4
+
+_FAINT_SHARE, _FAINT_FACTOR = 0.125, 2.0**-20
+"""The share of the indexer's keys that are 0, or so small that the least magnitude limits their scales."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,11 @@ class OpInputs:
     def index_keys(self) -> torch.Tensor:
         """The indexer's keys of all requests before they are quantised, bfloat16 [keys, dim]."""
         runs = self._runs([request.kv_len for request in self.step.requests])
-        return self._products(runs, Operand.KEY, 1)[:, 0].to(torch.bfloat16)
+        keys = self._products(runs, Operand.KEY, 1)[:, 0]
+        if self.case.scores is Scores.NORMAL:
+            kind, zero = Chance(runs, mixed(_FAINT, self.seed)).share(2).T
+            keys = keys * torch.where(kind < _FAINT_SHARE, torch.where(zero < 0.5, 0.0, _FAINT_FACTOR), 1.0)[:, None]
+        return keys.to(torch.bfloat16)
 
     @cached_property
     def index_cache_keys(self) -> Quantised:
