@@ -10,6 +10,8 @@ from attnfuzz.kernels.libraries.transformers import TRANSFORMERS_BACKENDS
 from attnfuzz.kernels.libraries.transformers_states import TRANSFORMERS_STATES
 from attnfuzz.kernels.libraries.triton_sglang import SGLANG_BACKENDS
 from attnfuzz.kernels.libraries.triton_sglang_writes import SGLANG_WRITERS
+from attnfuzz.kernels.libraries.triton_sparse import TRITON_SPARSE
+from attnfuzz.kernels.libraries.triton_states import TRITON_STATES
 from attnfuzz.kernels.libraries.triton_vllm import VLLM_BACKENDS
 from attnfuzz.kernels.libraries.triton_vllm_writes import VLLM_WRITERS
 from attnfuzz.kernels.libraries.vllm_cpu import VLLM_CPU_BACKENDS
@@ -33,6 +35,8 @@ LIBRARY_BACKENDS: tuple[LibraryBackend | LibraryWriter | LibraryStates | Library
     *VLLM_WRITERS,
     *SGLANG_WRITERS,
     *VLLM_CPU_SPARSE,
+    *TRITON_STATES,
+    *TRITON_SPARSE,
 )
 
 

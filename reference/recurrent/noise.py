@@ -16,6 +16,8 @@ class StateNoise(msgspec.Struct, frozen=True, kw_only=True):
       3.2), so theirs is a multiple of it.
     - `accumulate` is the roundoff of sums of products.
     - `state` is the roundoff of the state between two tokens of a call.
+    - `step` is the absolute error of a softplus, from which decays and Mamba's steps follow: log(1 + exp(x)) has that
+      of the rounding of the sum, which is large beside a small result.
     - `gate` is the relative error of the logarithm of a decay, `decay_floor` its absolute error, and `exponential` the
       relative error of its exponential.
     - `prefix` is the roundoff of the sums of these logarithms from the beginning of a chunk of 64 tokens. Chunked forms
@@ -27,6 +29,7 @@ class StateNoise(msgspec.Struct, frozen=True, kw_only=True):
     operands: float = FP32
     accumulate: float = FP32
     state: float = FP32
+    step: float = 0.0
     gate: float = 4 * FP32
     decay_floor: float = 4 * FP32
     exponential: float = 4 * FP32

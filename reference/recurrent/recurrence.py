@@ -29,7 +29,8 @@ class StateTerms:
     """The factors of the recurrence for the tokens of one request, in fp64 and with a head of each value head.
 
     query and key [T, H, K], value [T, H, V], log_decay [T, H, K or 1] <= 0, beta [T, H] with the delta rule, else
-    None. `skip` [T, H, V] is added to the output, which is multiplied by silu(`gate`) [T, H, V].
+    None. `skip` [T, H, V] is added to the output, which is multiplied by silu(`gate`) [T, H, V]. If a kernel computes
+    decays, they are `rate` [H, K or 1] times a softplus, which is `step` [T, H, 1] where it also multiplied the value.
     """
 
     query: torch.Tensor
@@ -39,6 +40,8 @@ class StateTerms:
     beta: torch.Tensor | None = None
     skip: torch.Tensor | None = None
     gate: torch.Tensor | None = None
+    rate: torch.Tensor | None = None
+    step: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,9 @@ def recur(terms: StateTerms, state: torch.Tensor, noise: StateNoise, *, all_stat
     decay = terms.log_decay.exp().unsqueeze(-1)
     # The relative error of a decay, squared.
     decay_error = ((noise.gate * terms.log_decay).square() + noise.decay_floor**2 + noise.exponential**2).unsqueeze(-1)
+    if terms.rate is not None:
+        decay_error = decay_error + (noise.step * terms.rate).square().unsqueeze(-1)
+    steps = torch.zeros_like(value[..., :1]) if terms.step is None else (noise.step / terms.step).square()
     state, error = state.to(torch.float64), torch.zeros(state.shape, dtype=torch.float64)
     if noise.prefix and tokens:
         decay_error = decay_error + (noise.prefix * _prefixes(terms.log_decay)).square().unsqueeze(-1)
@@ -87,7 +93,7 @@ def recur(terms: StateTerms, state: torch.Tensor, noise: StateNoise, *, all_stat
             mixed = rate.square() * k2 * (k2 * error).sum(1, keepdim=True)
             error = (error * (1 - 2 * rate * k2) + mixed).clamp_(min=0)
         else:
-            fresh = fresh + u.square() * (operands + noise.activation**2)
+            fresh = fresh + u.square() * (operands + noise.activation**2 + steps[t])
         state = state + k * u.unsqueeze(1)
         error = error + k2 * (fresh + operands * u.square()).unsqueeze(1) + kept * state.square()
         q, q2 = query[t].unsqueeze(-1), query_squared[t].unsqueeze(-1)

@@ -144,6 +144,15 @@ class CaseValues:
         raw = softplus(inputs.raw_decay.double() + weights.dt_bias.double(), threshold=1e9)
         return -(rate.unsqueeze(-1) if op is StateOp.KDA else rate) * raw
 
+    @property
+    def _rate(self) -> torch.Tensor | None:
+        """The factor of a softplus in the logarithm of a decay, [value_heads, key_dim or 1]."""
+        weights, op = self.weights, self._case.op
+        if op is StateOp.DECAY:
+            return None
+        rate = weights.a.double() if op.is_ssm else weights.a_log.double().exp()
+        return rate if rate.dim() > 1 else rate.unsqueeze(-1)
+
     def time_step(self, inputs: StepInputs) -> torch.Tensor:
         """Return Mamba's dt in fp64, [T, value_heads]."""
         return softplus(inputs.raw_decay.double() + self.weights.dt_bias.double(), threshold=1e9)
@@ -176,10 +185,11 @@ class CaseValues:
         beta = None
         if case.op.is_delta:
             beta = self.given_beta(part).double() if given else part.raw_beta.double().sigmoid()
-        value, skip = part.value.double(), None
+        value, skip, step = part.value.double(), None, None
         if case.op.is_ssm:
             skip = self.weights.d.double().unsqueeze(-1) * value
-            value = self.time_step(part).unsqueeze(-1) * value
+            step = self.time_step(part).unsqueeze(-1)
+            value = step * value
         return StateTerms(
             query=query.repeat_interleave(group, 1) * self.scale,
             key=key.repeat_interleave(group, 1),
@@ -188,6 +198,8 @@ class CaseValues:
             beta=beta,
             skip=skip,
             gate=part.gate.double() if case.gated else None,
+            rate=None if given else self._rate,
+            step=step,
         )
 
     @property

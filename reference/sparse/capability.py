@@ -113,7 +113,8 @@ def _limited(can: SparseCapability, case: SparseCase) -> Iterator[_Choice]:
     yield "{} heads of the indexer", case.has(SparseOp.LOGITS), geometry.index_heads, can.heads
     yield "indexer keys of {}", _has_keys(case), geometry.index_dim, can.index_dims
     yield "groups of {} tokens", case.has(SparseOp.COMPRESS), geometry.ratio, can.ratios
-    yield "lists of {}", case.has(SparseOp.TOP_K), geometry.top_k, can.top_ks
+    lists = case.has(SparseOp.TOP_K) or case.has(SparseOp.TRANSFORM)
+    yield "lists of {}", lists, geometry.top_k, can.top_ks
     yield "{} query heads", attends, geometry.query_heads, can.heads
     yield "head dims {}", attends, (geometry.dim, geometry.value_dim), can.dims
 

@@ -7,19 +7,26 @@ from pathlib import Path
 import pytest
 from library_cases import case_of, verdict_of
 
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.family import family_with
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.kernels.libraries import installed, interpreted
 from attnfuzz.kernels.libraries.installed import LibraryBackend
 from attnfuzz.kernels.libraries.triton_sglang import SGLANG_BACKENDS
+from attnfuzz.kernels.libraries.triton_sparse import TRITON_SPARSE
+from attnfuzz.kernels.libraries.triton_states import TRITON_STATES
 from attnfuzz.kernels.libraries.triton_vllm import VLLM_BACKENDS
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.strategies.lean import NO_LEAN
 
 
 def needed(name: str) -> str:
     """The name, if its libraries are installed; otherwise the test is skipped."""
-    (backend,) = [each for each in (*VLLM_BACKENDS, *SGLANG_BACKENDS) if each.name == name]
-    missing = backend.missing()
+    missing = resolve(name).missing()
     if missing is not None:
         pytest.skip(missing)
     return name
@@ -83,6 +90,20 @@ def test_sources_are_installed_without_dependencies(
 def test_a_ragged_decode_passes(name: str) -> None:
     """In a process: Triton keeps its interpreter. The page table has an even number of columns."""
     assert not verdict_of(case_of(needed(name), Mode.DECODE, (1, 20), (1, 3), page_size=16, dtype=DType.FLOAT16))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [each.name for each in (*TRITON_STATES, *TRITON_SPARSE)])
+def test_drawn_cases_of_states_and_of_lists_pass(name: str) -> None:
+    """In a process, as above."""
+    family, can = family_with(resolve(needed(name)).capability), resolve(name).capability
+
+    def visit(case: AnyCase) -> None:
+        assert can.why_not(case) is None
+        assert runner.verdict(case).failures == (), family.describe(case)
+
+    with Runner([name]) as runner:
+        run_examples(family.cases(can, name, NO_LEAN), visit, examples=6, seed_of=3)
 
 
 @pytest.mark.slow
