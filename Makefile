@@ -15,7 +15,7 @@ QUICK := $(TWO) -m "not slow and not cluster and not long and not serve and not 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help fmt docs lowest matrix dist tests
+.PHONY: help fmt docs lowest matrix dist release tests
 .PHONY: test-core test-flashinfer test-libraries test-engines test-servers test-selftests
 .PHONY: fuzz test quick coverage test-long sanitize test-cluster test-gpu test-serve test-sglang test-vllm pin-sglang lint types imports clean
 
@@ -172,6 +172,17 @@ dist: $(READY)
 	mkdir -p build/sdist
 	tar -xzf dist/*.tar.gz -C build/sdist --strip-components 1
 	cd build/sdist && PYTHONPATH=$(CURDIR)/build/sdist/src $(CURDIR)/$(BIN)/pytest $(QUICK)
+
+## Everything of a release but the tag and the upload: its version and changelog, all tests, sdist and wheel.
+release: VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' src/attnfuzz/__init__.py)
+release:
+	@test -z "$$(git status --porcelain)" || { echo "commit or discard these changes first:"; git status --short; exit 1; }
+	@grep -qF '## [$(VERSION)] - ' CHANGELOG.md || { echo "CHANGELOG.md has no section [$(VERSION)] - DATE: add it"; exit 1; }
+	@! git rev-parse -q --verify refs/tags/v$(VERSION) >/dev/null || { echo "v$(VERSION) is tagged: raise __version__"; exit 1; }
+	$(MAKE) test
+	$(MAKE) dist
+	@test -f dist/attnfuzz-$(VERSION).tar.gz
+	@echo "attnfuzz $(VERSION) is ready: git tag v$(VERSION) && git push origin v$(VERSION)"
 
 ## Format, and apply ruff's fixes.
 fmt: $(READY)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+import attnfuzz
+
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "docs/examples").glob("*.yml"))
 WORKFLOWS = [*sorted((ROOT / ".github/workflows").glob("*.yml")), *EXAMPLES]
@@ -96,6 +98,13 @@ def test_the_restored_cache_is_the_saved_one(path: Path) -> None:
     assert restored.keys() == saved.keys()
     for path_in_cache, save in saved.items():
         assert save["key"].startswith(restored[path_in_cache]["restore-keys"])
+
+
+def test_the_version_and_the_action_of_the_example_are_those_of_the_newest_release() -> None:
+    newest = re.search(r"^## \[(\d[\d.]+)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == attnfuzz.__version__
+    assert f"# v{newest[1]}" in (ROOT / "docs/examples/pull_request.yml").read_text()
 
 
 def test_a_release_is_tested_before_it_is_published() -> None:

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from attnfuzz.reference.simple_case import SimpleCase
     from attnfuzz.reference.user_error import UserError
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "ArgumentForm",
     "ArgumentRule",
