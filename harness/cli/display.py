@@ -93,12 +93,15 @@ class _Lines:
         found = f". {found_so_far(standing)}" if standing.findings else ""
         pace = f"{count(standing.cases, 'case')}, {recent_rate(standing):,.0f} runs/s now"
         waiting = f", waiting {clock(standing.waiting)} for a case" if standing.awaited else ""
-        return f"{pace}{waiting}. Coverage: {_coverages(standing)}{found}"
+        coverages = _coverages(standing)
+        return f"{pace}{waiting}{f'. Coverage: {coverages}' if coverages else ''}{found}"
 
 
 def _coverages(standing: Standing) -> str:
-    """Return the coverage of each backend, or the lowest and the highest of many."""
+    """Return the coverage of each backend, or the lowest and the highest of many, or "" if none is known."""
     reached = [(coverage(standing, name), name) for name in standing.scores]
+    if all(share == "-" for share, _ in reached):
+        return ""
     if len(reached) <= _MOST_BACKENDS_IN_A_LINE:
         return ", ".join(f"{name} {share}" for share, name in reached)
     percent = sorted(int(share.removesuffix("%")) for share, _ in reached if share != "-")

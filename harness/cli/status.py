@@ -170,7 +170,9 @@ def _line(words: str) -> Text:
 
 def _pairs(standing: Standing, backend: str) -> str:
     possible, reached = _possible(standing, backend), standing.score(backend).pairs
-    return f"{len(reached & possible):,} of {len(possible):,}" if possible else f"{len(reached):,} of ?"
+    if not possible:
+        return f"{len(reached):,} of ?" if reached else "-"
+    return f"{len(reached & possible):,} of {len(possible):,}"
 
 
 def _possible(standing: Standing, backend: str) -> frozenset[Pair]:
