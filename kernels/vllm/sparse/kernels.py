@@ -85,6 +85,7 @@ def _paged_logits(
     q [batch, next_n, heads, dim]; context_lens [batch], of the last query of each request, or [batch, next_n].
     """
     batch, next_n = q.shape[:2]
+    _check_contiguous("context_lens", context_lens)
     if len(context_lens) != batch or len(block_table) != batch:
         raise ValueError(f"q has {batch} requests, context_lens {len(context_lens)}, block_table {len(block_table)}")
     lengths, table = _lengths(context_lens, next_n), block_table.repeat_interleave(next_n, 0)
@@ -106,8 +107,17 @@ def _lengths(context_lens: torch.Tensor, next_n: int) -> torch.Tensor:
     return (context_lens.reshape(-1, 1) + ends).clamp(min=0).flatten()
 
 
+def _check_contiguous(name: str, tensor: torch.Tensor) -> None:
+    """Refuse gaps between elements, as DeepGEMM and vLLM's top-k do (vLLM issue 40987, pull request 45292)."""
+    if not tensor.is_contiguous():
+        raise ValueError(f"{name} must be contiguous, and has strides {tensor.stride()} for {tuple(tensor.shape)}")
+
+
 def _read_as_unsigned(lengths: torch.Tensor, table: torch.Tensor, page_size: int) -> None:
-    """Read the last page of rows whose length is negative, as kernels do that take lengths as unsigned numbers."""
+    """Read the last page of rows whose length is negative, as kernels do that take lengths as unsigned numbers.
+
+    See vLLM issue 51593.
+    """
     rows = (lengths < 0).nonzero()[:, 0].int()
     last = torch.full((len(rows), 1), (1 << 31) - 1, dtype=torch.int32)
     sparse_ops.convert_positions_to_slots(last, rows, table, torch.empty_like(last), page_size=page_size)
@@ -115,6 +125,7 @@ def _read_as_unsigned(lengths: torch.Tensor, table: torch.Tensor, page_size: int
 
 def _schedule(*, context_lens: torch.Tensor, schedule: torch.Tensor) -> None:
     """Divide the keys of a batch, in units of 256, among the rows of a schedule: request and unit where each begins."""
+    _check_contiguous("context_lens", context_lens)
     units = -(-context_lens.reshape(len(context_lens), -1)[:, -1].clamp(min=0).long() // _SPLIT)
     ends = units.cumsum(0)
     work = torch.arange(len(schedule)) * int(ends[-1]) // (len(schedule) - 1)
@@ -133,6 +144,7 @@ def _top_k_decode(
     *, logits: torch.Tensor, lengths: torch.Tensor, indices: torch.Tensor, longest: int | None = None
 ) -> None:
     """List the best keys of each row; `lengths` are those of rows, or of requests with the same number of rows."""
+    _check_contiguous("lengths", lengths)
     if not lengths.numel() or len(logits) % lengths.numel():
         raise ValueError(f"{lengths.numel()} lengths do not fit {len(logits)} rows of logits")
     of_rows = lengths.flatten()

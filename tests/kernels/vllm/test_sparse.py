@@ -116,3 +116,9 @@ def test_keys_are_gathered_with_their_scales_and_no_further_than_the_workspace()
     pages = cache.flatten(1)
     assert keys.view(torch.uint8).tolist() == [*pages[1, :16].view(2, 8).tolist(), *pages[2, :16].view(2, 8).tolist()]
     assert scales.tolist() == [*pages[1, 32:40].view(2, 4).tolist(), *pages[2, 32:40].view(2, 4).tolist()]
+
+
+def test_lengths_with_gaps_between_requests_are_refused() -> None:
+    wide = torch.ones(2, 2, dtype=torch.int32)
+    with pytest.raises(ValueError, match="context_lens must be contiguous"):
+        scheduled(wide[:, :1])
