@@ -10,7 +10,7 @@ set -euf
 cd "$(dirname "$0")/.."
 HOME_OF_ALL=$PWD/build/versions
 SETS=${SETS-"2.14.*,0.7.2.post1 2.15.*,0.7.4"}
-QUICK="not slow and not cluster and not long and not sglang and not vllm and not draws"
+QUICK="not slow and not cluster and not long and not serve and not sglang and not vllm and not draws"
 
 tried() { # tried PYTHON RESOLUTION [TORCH [FLASHINFER]]: one line of the table, and the log beside it
   python=$1 resolution=$2 torch=${3:-} flashinfer=${4:-} versions=

@@ -7,6 +7,7 @@ import runpy
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,12 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 FINDINGS = ROOT / "docs" / "findings"
 UPSTREAM = ROOT / "docs" / "upstream"
 SCRIPTS = sorted(FINDINGS.glob("[!_]*.py"))
+
+
+def finding_list() -> dict[str, Any]:
+    """Return the script that makes the list of findings."""
+    return runpy.run_path(str(FINDINGS / "_list.py"))
+
 
 pages = pytest.mark.parametrize(
     "page",
@@ -79,7 +86,8 @@ def test_the_site_is_complete_and_loads_nothing_from_elsewhere(tmp_path: Path) -
 
 @pages
 def test_each_page_begins_with_its_readers(page: Path) -> None:
-    title, empty, first, *_ = page.read_text().splitlines()
+    text = re.sub(r"\A---\n.*?^---\n", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    title, empty, first, *_ = text.splitlines()
     assert title.startswith("# ")
     assert (empty, first.split()[0]) == ("", "For")
 
@@ -94,8 +102,21 @@ def test_readme_fits_on_a_few_screens_and_its_links_lead_somewhere() -> None:
 
 
 def test_each_finding_has_a_page_in_the_list_and_a_script() -> None:
-    listed = re.findall(r"\]\(([\w-]+)\.md\)", runpy.run_path(str(FINDINGS / "_list.py"))["page"]())
-    assert sorted(listed) == [script.stem for script in SCRIPTS]
+    listed = re.findall(r"^\| \[.*?\]\(([\w-]+)\.md\) \| (.+?) \|.*\|.*\|$", finding_list()["page"](), re.MULTILINE)
+    assert sorted(name for name, _ in listed) == [script.stem for script in SCRIPTS]
+    assert all(re.search(r"\d", affected) for _, affected in listed)
+
+
+def test_a_finding_states_its_releases_in_front_matter() -> None:
+    divided = finding_list()["divided"]
+    assert divided('---\naffected: "torch 2.13"\nfixed: "torch 2.14"\n---\n# Title\n') == (
+        {"affected": "torch 2.13", "fixed": "torch 2.14"},
+        "# Title\n",
+    )
+    with pytest.raises(ValueError, match="begin the page with affected"):
+        divided("# Title\n")
+    known = {"affected", "fixed", "report"}
+    assert all(divided(page.read_text())[0].keys() <= known for page in FINDINGS.glob("*.md") if page.stem != "README")
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)

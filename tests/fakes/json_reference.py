@@ -54,19 +54,24 @@ def _types() -> list[type[msgspec.Struct]]:
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of every answer, and of the types in their fields."""
     _, components = msgspec.json.schema_components(_types(), ref_template="#/$defs/{name}")
-    definitions = _null_last(dict(sorted(components.items())))
+    definitions = _in_one_form(dict(sorted(components.items())))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": definitions}
 
 
-def _null_last(node: Any) -> Any:
-    """The alternatives of each union in one order, whichever release of msgspec wrote them."""
+def _in_one_form(node: Any) -> Any:
+    """The alternatives of each union in one order, and descriptions without the indentation of their docstrings.
+
+    Releases of msgspec differ in both.
+    """
     if isinstance(node, list):
-        return [_null_last(each) for each in node]
+        return [_in_one_form(each) for each in node]
     if not isinstance(node, dict):
         return node
-    changed = {key: _null_last(value) for key, value in node.items()}
+    changed = {key: _in_one_form(value) for key, value in node.items()}
     if "anyOf" in changed:
         changed["anyOf"].sort(key=lambda kind: kind == {"type": "null"})
+    if isinstance(changed.get("description"), str):
+        changed["description"] = inspect.cleandoc(changed["description"])
     return changed
 
 
@@ -84,7 +89,7 @@ def page() -> str:
 
 def _section(name: str, definition: Mapping[str, Any]) -> str:
     """A type with its fields, or its values."""
-    heading = f"\n## {name}\n\n{inspect.cleandoc(definition['description'])}\n\n"
+    heading = f"\n## {name}\n\n{definition['description']}\n\n"
     if "enum" in definition:
         return heading + "One of " + ", ".join(f"`{value}`" for value in definition["enum"]) + ".\n"
     fields = (f"| `{field}` | {_words(kind)} |\n" for field, kind in definition["properties"].items())
