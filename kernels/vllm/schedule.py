@@ -56,6 +56,11 @@ class ScheduledSteps:
         threshold: int = self._runner.reorder_batch_threshold or self._runner.uniform_decode_query_len
         return threshold
 
+    def _decodes(self, index: int, request: Request) -> bool:
+        """Return whether a request of a step decodes: with a prefix, and few tokens."""
+        del index
+        return request.kv_len > request.q_len <= self._threshold
+
     def tokens(self, slot: int, first: int, end: int) -> list[int]:
         """Return the ids of a sequence's tokens [first, end)."""
         start = self._pool.tokens.spans[slot].start
@@ -121,7 +126,7 @@ class ScheduledSteps:
 
     def _schedule(self, ordered: Any, index: int, request: Request, drafted: int | None) -> None:
         slot, computed = request.slot, request.kv_len - request.q_len
-        decodes = computed > 0 and request.q_len <= self._threshold
+        decodes = self._decodes(index, request)
         serving = self._serving.get(slot)
         pages = self._pool.pages(replace(request, kv_len=max(request.kv_len, drafted or 0)))
         if serving is not None and serving.goes_on(request, decodes=decodes):
@@ -148,11 +153,11 @@ class ScheduledSteps:
     def _prompt(self, index: int, request: Request) -> int:
         """Return the length of a request's prompt: the end of the last step that continues its prefill."""
         end = request.kv_len
-        for step in self._case.steps[index + 1 :]:
+        for at, step in enumerate(self._case.steps[index + 1 :], index + 1):
             later = next((each for each in step.requests if each.slot == request.slot and each.q_len), None)
             if later is None:
                 continue
-            if later.kv_len - later.q_len != end or later.q_len <= self._threshold:
+            if later.kv_len - later.q_len != end or self._decodes(at, later):
                 break
             end = later.kv_len
         return end

@@ -1,0 +1,128 @@
+"""The steps of a case of recurrent state as demands on a scheduler: sequences, with new and computed tokens."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from attnfuzz.kernels.vllm.config import ServerLimits
+from attnfuzz.reference.case import Case, Launch, Mode, Pages, Request, Step, TableTail
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.recurrent.case import StateCase, StateMode, StateRow, StateStep
+
+_BEFORE = 7
+"""The tokens before a case of a request that continues."""
+
+_MODES = {
+    StateMode.PREFILL: Mode.EXTEND,
+    StateMode.DECODE: Mode.DECODE,
+    StateMode.VERIFY: Mode.DRAFT_EXTEND,
+}
+
+_GEOMETRY = Geometry(
+    q_heads=1,
+    kv_heads=1,
+    head_dim_qk=8,
+    head_dim_vo=8,
+    page_size=16,
+    dtype=DType.BFLOAT16,
+    kv_dtype=DType.BFLOAT16,
+)
+"""A layer of attention, of which only the default answers about a model remain."""
+
+
+@dataclass(frozen=True)
+class Demands:
+    """`case` has the requests of each step as sequences of a case of attention.
+
+    `lanes` are the lanes of its sequences: each new request of a lane is another one. `decoding` are the (step,
+    sequence) that decode or verify; others are chunks of a prompt.
+    """
+
+    case: Case
+    lanes: dict[int, int]
+    decoding: frozenset[tuple[int, int]]
+    limits: ServerLimits
+
+    @classmethod
+    def of(cls, case: StateCase) -> "Demands":
+        """Return the demands of a case."""
+        steps, lanes, decoding = [], _Lanes(case), set()
+        for index, step in enumerate(case.steps):
+            requests = [lanes.request(row, step.mode) for row in step.rows if row.tokens]
+            steps.append(_step(case, step, tuple(requests)))
+            for row, request in zip([row for row in step.rows if row.tokens], requests, strict=True):
+                if _decodes(case, step, row):
+                    decoding.add((index, request.slot))
+        tail = TableTail.STALE if case.seed % 2 else TableTail.ZEROS
+        demand = Case(
+            backend=case.backend,
+            geometry=_GEOMETRY,
+            steps=tuple(steps),
+            pages=Pages(tail=tail),
+            seed=case.seed,
+        )
+        return cls(demand, lanes.of_sequence, frozenset(decoding), _limits(case, demand))
+
+
+class _Lanes:
+    """The sequences of lanes, and how many tokens each has computed."""
+
+    def __init__(self, case: StateCase) -> None:
+        self._case = case
+        self._sequence: dict[int, int] = {}
+        self._computed: dict[int, tuple[int, int]] = {}
+        self.of_sequence: dict[int, int] = {}
+
+    def request(self, row: StateRow, mode: StateMode) -> Request:
+        """Return the next request of a lane. After a verify it goes on behind its accepted tokens."""
+        if row.lane not in self._sequence or not row.initial:
+            self._sequence[row.lane] = len(self.of_sequence)
+            self.of_sequence[self._sequence[row.lane]] = row.lane
+            self._computed[row.lane] = (_BEFORE, 0) if row.initial else (0, 0)
+        first, last = self._computed[row.lane]
+        computed = first + (min(row.accepted, last) if last > 0 else 0)
+        verifies = mode is StateMode.VERIFY
+        self._computed[row.lane] = (computed, row.tokens) if verifies else (computed + row.tokens, 0)
+        return Request(self._sequence[row.lane], row.tokens, computed + row.tokens)
+
+
+def _decodes(case: StateCase, step: StateStep, row: StateRow) -> bool:
+    """Return whether a request decodes. One token that continues a prefill is a decode or the end of a prompt."""
+    if step.mode is not StateMode.PREFILL:
+        return True
+    return row.initial and row.tokens == 1 and (case.seed + row.lane) % 2 == 0
+
+
+def _step(case: StateCase, step: StateStep, requests: tuple[Request, ...]) -> Step:
+    stride = case.width_of(step.mode)
+    tokens = sum(request.q_len for request in requests) + case.padded_tokens(step)
+    if step.mode is not StateMode.PREFILL:
+        tokens = max(tokens, (len(requests) + step.padding) * stride)
+    return Step(
+        mode=_MODES[step.mode],
+        requests=requests,
+        padded_tokens=max(tokens, 1),
+        tokens_per_request=0 if step.mode is StateMode.PREFILL else stride,
+        launch=Launch.REPLAY if step.replayed else Launch.EAGER,
+    )
+
+
+def _limits(case: StateCase, demand: Case) -> ServerLimits:
+    """Return the limits of a server that holds the largest step, with a graph of each step's size."""
+    stride = 1 + case.drafts
+    graphs = tuple(sorted({-(-step.padded_tokens // stride) * stride for step in demand.steps} | {stride}))
+    longest = max((each.kv_len for each in _requests(demand)), default=1)
+    return ServerLimits(
+        model_len=longest + 1 + case.drafts,
+        requests=max(case.lanes, *(_padded_rows(step) for step in case.steps)),
+        tokens=graphs[-1],
+        graphs=graphs,
+    )
+
+
+def _padded_rows(step: StateStep) -> int:
+    return 0 if step.mode is StateMode.PREFILL else len(step.rows) + step.padding
+
+
+def _requests(demand: Case) -> Iterator[Request]:
+    return (request for step in demand.steps for request in step.requests)
