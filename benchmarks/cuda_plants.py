@@ -146,10 +146,11 @@ def _nvcc_release() -> str:
 
 @dataclass(frozen=True)
 class Unit:
-    """One file to compile: a shell command, and the object that it writes."""
+    """One file to compile: a shell command, the object that it writes, and the changed file that it must include."""
 
     command: str
     object: Path
+    changed: Path | None = None
 
     def compile(self) -> str:
         """Compile it unless that was done. Returns the first error, "" if there is none."""
@@ -164,6 +165,8 @@ class Unit:
             return f"{self.object.name} took longer than {LIMIT:.0f} s"
         if done.returncode:
             return first_error(done.stdout + done.stderr)[0]
+        if self.changed and str(self.changed) not in Path(f"{self.object.with_suffix('.partial')}.d").read_text():
+            return f"{self.object.name} does not include the changed {self.changed.name}"
         self.object.with_suffix(".partial").replace(self.object)
         return ""
 
@@ -198,12 +201,13 @@ def linked(module: Module, plant: Plant | None, work: Path) -> Linked:
         folder = work / "objects" / library_name(module, planted).removesuffix(".so")
         target = folder / f"{source.name}.o"
         command = entry["command"].replace(entry["output"], str(target.with_suffix(".partial")))
+        changed_file = None
         if planted and not target.exists():
-            tree = _tree(planted, spec, work)
+            tree, changed_file = _tree(planted, spec, work)
             command = command.replace(str(package() / _INCLUDE.rstrip("/")), str(tree / "include"))
             if (tree / "generated").exists():
                 command = command.replace(str(source.parent), str(tree / "generated"))
-        units.append(Unit(command, target))
+        units.append(Unit(command, target, changed_file))
     library = work / "libraries" / library_name(module, plant if changed else None)
     link = next(entry["command"] for entry in entries if entry["output"].endswith(".so"))
     compiler, *flags = shlex.split(link)
@@ -254,11 +258,15 @@ def _commands(file: Path) -> tuple[Mapping[str, str], ...]:
     return tuple(json.loads(done.stdout))
 
 
-def _tree(plant: Plant, spec: Any, work: Path) -> Path:
-    """Make a copy of FlashInfer's headers: links, and one changed file."""
+def _tree(plant: Plant, spec: Any, work: Path) -> tuple[Path, Path]:
+    """Make a copy of FlashInfer's headers with one changed file. Returns its folder, and that file.
+
+    Not of links: gcc opens a system header by its real path if that is shorter (-fcanonical-system-headers), and then
+    finds the unchanged files beside it.
+    """
     tree = work / "trees" / plant.name / _short(spec.name)
     shutil.rmtree(tree, ignore_errors=True)
-    shutil.copytree(package() / _INCLUDE, tree / "include", copy_function=os.symlink)
+    shutil.copytree(package() / _INCLUDE, tree / "include")
     if plant.source.startswith(_INCLUDE):
         targets = [tree / "include" / plant.source.removeprefix(_INCLUDE)]
     else:
@@ -267,11 +275,9 @@ def _tree(plant: Plant, spec: Any, work: Path) -> Path:
         targets = [path for path in (tree / "generated").iterdir() if plant.before in path.read_text()]
         if len(targets) != 1:
             raise BadPlant(f"{plant.name} does not apply: {len(targets)} generated files have its text")
-    for target in targets:
-        text = plant.planted(target.read_text())
-        target.unlink()
-        target.write_text(text)
-    return tree
+    (target,) = targets
+    target.write_text(plant.planted(target.read_text()))
+    return tree, target
 
 
 def _short(name: str) -> str:

@@ -83,6 +83,16 @@ def test_each_plant_changes_the_installed_sources_of_its_modules(path: Path) -> 
     assert plant.units.keys() <= {module.name for module in cuda_plants["modules_for"](plant)}
 
 
+@pytest.mark.parametrize("includes", [True, False])
+def test_a_file_that_is_compiled_without_the_changed_header_is_refused(tmp_path: Path, includes: bool) -> None:
+    made, changed = tmp_path / "kernel.cu.o", tmp_path / "tree" / "page.cuh"
+    read = changed if includes else "/installed/page.cuh"
+    command = f"cd {tmp_path}; echo > kernel.cu.partial; echo 'kernel.cu.o: {read}' > kernel.cu.partial.d"
+    reason = cuda_plants["Unit"](command, made, changed).compile()
+    assert reason == ("" if includes else "kernel.cu.o does not include the changed page.cuh")
+    assert made.exists() is includes
+
+
 def test_plants_of_each_area_are_there() -> None:
     plants = cuda_plants["read_plants"]()
     kernels = {"decode", "paged prefill", "ragged prefill", "MLA", "merges"}
