@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 from packaging.version import Version
 
 from attnfuzz.kernels.building.library_cache import BuildFailed, cache_folder
-from attnfuzz.kernels.cuda.visible import visible
+from attnfuzz.kernels.cuda.visible import Arch, visible
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,22 @@ class Module:
 
     name: str
     spec: Callable[[], Any] = field(compare=False)
+
+
+@runtime_checkable
+class Compiled(Protocol):
+    """A backend for GPUs of `archs` that declares its modules, and the `libraries` of this project that it needs."""
+
+    @property
+    def archs(self) -> frozenset[Arch]:
+        """The architectures that it runs on."""
+
+    @property
+    def libraries(self) -> tuple[tuple[Path, ...], ...]:
+        """The source files of each library."""
+
+    def modules(self) -> tuple[Module, ...]:
+        """List the modules."""
 
 
 ARCH_LIST = "FLASHINFER_CUDA_ARCH_LIST"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from attnfuzz.kernels.cuda import nvcc
 from attnfuzz.kernels.cuda.visible import no_gpu_visible
 from attnfuzz.kernels.gpu import build_record, modules
+from attnfuzz.kernels.gpu.build_record import Compiled
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.quick import built_buckets, cost, only_built, variants
@@ -25,14 +26,17 @@ del environment
 
 def compiling(backends: Iterable[Backend]) -> Iterator[str]:
     """Compile the missing modules of `backends` at once. Yields lines of progress. Raises BuildFailed."""
-    return modules.building(module for each in backends if isinstance(each, GpuBackend) for module in each.modules())
+    return modules.building(module for each in backends if isinstance(each, Compiled) for module in each.modules())
 
 
 def lacks_modules(backend: Backend) -> bool:
     """Return whether a backend needs modules and has none."""
-    if not isinstance(backend, GpuBackend) or not backend.modules():
+    if not isinstance(backend, Compiled) or not backend.modules():
         return False
-    return not built_buckets(backend, build_record.ready())
+    ready = build_record.ready()
+    if isinstance(backend, GpuBackend):
+        return not built_buckets(backend, ready)
+    return any(module.name not in ready for module in backend.modules())
 
 
 def limited(backend: Backend) -> Backend:
@@ -87,8 +91,8 @@ def prelude(script: str) -> str:
 
 def load_needs(backend: Backend) -> None:
     """Load the packages and compiled modules of a backend, which its cases would load one by one."""
-    if isinstance(backend, GpuBackend):
-        for package in backend.needs:
+    if isinstance(backend, Compiled):
+        for package in getattr(backend, "needs", ()):
             importlib.import_module(package)
         for files in backend.libraries:
             nvcc.load(*files)

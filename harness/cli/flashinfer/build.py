@@ -17,7 +17,7 @@ from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.kernels.cuda import nvcc, toolkit, visible
 from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.gpu import build_record, module_archive, modules
-from attnfuzz.kernels.gpu.build_record import Built, Module, capabilities
+from attnfuzz.kernels.gpu.build_record import Built, Compiled, Module, capabilities
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.compilation import BuildLine
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -54,7 +54,7 @@ def build(
     lacking = toolkit.missing() or visible.without_packages(("flashinfer",))
     if lacking is not None:
         raise BadInput(lacking)
-    backends = _named(names, archs) if names else _for(archs)
+    backends: Sequence[Compiled] = _named(names, archs) if names else _for(archs)
     if not backends:
         raise BadInput(f"no backend runs on SM {archs}: give --arch one of {', '.join(Arch)}")
     start = time.monotonic()
@@ -99,7 +99,7 @@ _MOST_PAIRS = 6
 
 
 def _chosen(
-    backends: Sequence[GpuBackend],
+    backends: Sequence[Compiled],
     every: tuple[Module, ...],
     touching: tuple[Module, ...] | None,
     *,
@@ -112,11 +112,12 @@ def _chosen(
 
     Those that are `touching` a changed file, with those that they are used with; or of these as many as time allows.
     """
+    divisible = [each for each in backends if isinstance(each, GpuBackend)]
     if quick:
-        chosen = quick_set(backends, touching=touching)
+        chosen = quick_set(divisible, touching=touching)
     elif minutes is not None or touching is not None:
         budget = math.inf if minutes is None else core_seconds(60 * minutes, jobs or modules.jobs())
-        chosen = quick_set(backends, budget, known=build_record.read(archs), touching=touching)
+        chosen = quick_set(divisible, budget, known=build_record.read(archs), touching=touching)
     else:
         return every, ()
     of_them = "" if touching is None else f" that need one of {count(len(touching), 'module')} with the file"
@@ -149,13 +150,13 @@ def _modules(
     )
 
 
-def _named(names: Sequence[str], archs: str) -> tuple[GpuBackend, ...]:
+def _named(names: Sequence[str], archs: str) -> tuple[Compiled, ...]:
     """Return the backends of these names, or their counterparts for `archs`. Raises BadInput, and as `on_device`."""
     found = []
     for name in names:
         counterparts: list[Backend] = [each for each in _for(archs) if each.name.partition(":")[2] == name]
         for backend in counterparts or [resolve(on_device(name, Device.CUDA))]:
-            if not isinstance(backend, GpuBackend):
+            if not isinstance(backend, Compiled):
                 raise BadInput(f"{name} does not declare the modules that it needs: leave it out")
             if backend.archs.isdisjoint(capabilities(archs)):
                 runs_on = ", ".join(arch for arch in Arch if arch in backend.archs)

@@ -1,12 +1,14 @@
 """FlashInfer's top-k for sparse attention: the selection alone, and fused with a page table or with offsets."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.cuda import visible
+from attnfuzz.kernels.cuda import guards, visible
 from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.gpu import modules
 from attnfuzz.kernels.gpu.build_record import Module
@@ -31,6 +33,24 @@ TOP_K_MODULE: Final = Module("top-k", _spec)
 
 def _prepare(progress: Callable[[str], None]) -> None:
     modules.build((TOP_K_MODULE,), progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledSparseBackend(SparseBackend):
+    """A backend on functions of FlashInfer, which `needs` packages and modules, for GPUs of `archs`."""
+
+    needed: tuple[Module, ...]
+    archs: frozenset[Arch]
+    needs: tuple[str, ...] = ("flashinfer",)
+
+    @property
+    def libraries(self) -> tuple[tuple[Path, ...], ...]:
+        """Those of this project's libraries that its cases need, each as its source files."""
+        return ((guards.SOURCE,),)
+
+    def modules(self) -> tuple[Module, ...]:
+        """List the modules that its functions need."""
+        return self.needed
 
 
 def top_k(
@@ -103,8 +123,10 @@ def top_k_offsets(
     )
 
 
-FLASHINFER_TOP_K: Final = SparseBackend(
+FLASHINFER_TOP_K: Final = CompiledSparseBackend(
     label="flashinfer:top_k",
+    needed=(TOP_K_MODULE,),
+    archs=ARCHS,
     functions={"top_k": top_k, "top_k_slots": top_k_slots, "top_k_offsets": top_k_offsets},
     capability=SparseCapability(
         device=Device.CUDA,

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.kernels.gpu import build_record
 from attnfuzz.kernels.gpu.direct import sparse_top_k
+from attnfuzz.kernels.gpu.direct.sparse_top_k import TOP_K_MODULE
+from attnfuzz.kernels.interface.toolchain import BUILT, lacks_modules
 from attnfuzz.reference.sparse.lists import Selection
 
 ROWS, WIDTH, K = 3, 40, 8
@@ -46,6 +50,18 @@ def test_the_installed_functions_take_the_arguments(called: list[tuple[str, dict
     assert [name for name, _ in called] == ["top_k", "top_k_page_table_transform", "top_k_ragged_transform"]
     for name, arguments in called:
         inspect.signature(getattr(topk, name)).bind(**arguments)
+
+
+def test_a_campaign_on_compiled_modules_leaves_it_out_until_its_module_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(BUILT, "1")
+    ready: set[str] = set()
+    monkeypatch.setattr(build_record, "ready", lambda: ready)
+    backend = resolve("flashinfer:top_k")
+    assert lacks_modules(backend)
+    ready.add(TOP_K_MODULE.name)
+    assert not lacks_modules(backend)
 
 
 def test_a_selection_without_lengths_lists_only_keys_that_a_row_sees(called: list[tuple[str, dict[str, Any]]]) -> None:
