@@ -136,7 +136,7 @@ class Campaign:
         self._before = self._standing.at
         self._started = time.monotonic()
         self._limits = Limits.of(plan.seconds, spent=self._before, late=self._started - plan.begun)
-        self._past = [each for each in archive.past(plan.backends) if may_run(each.case, promised=plan.promised)]
+        self._past = [each for each in archive.past(plan.backends) if may_run(each.case, plan.part)]
         self._tallies = Tallies(self._clock)
         self._growth = Growth(corpus, self._standing, self._clock)
         self._filing = Filing(
@@ -191,7 +191,7 @@ class Campaign:
             self._plan.backends,
             past=self._past,
             # Drawing begins when all kept cases are handed out.
-            kept=(lambda _: ()) if self._knowledge.drawing else kept_cases(self._corpus, promised=self._plan.promised),
+            kept=(lambda _: ()) if self._knowledge.drawing else kept_cases(self._corpus, self._plan.part),
             seed=self._plan.seed,
             most=None if examples is None else int(examples * REPLAYS_SHARE),
             done=self._knowledge.replayed,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnfuzz.harness.search.drawn_part import DrawnPart
 from attnfuzz.harness.search.limits import MOST_SECONDS
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class Plan:
     `alpha` is the expected number of false positives if all backends are correct, before confirmation. `ledger` is the
     file of known findings, `ray` the cluster for jobs, None for local processes. `until_finding`: it also ends once a
     failure that is not in the ledger is filed, or one on file fails again. `promised`: only calls that APIs mention are
-    drawn or run again. The tiers in `without` are skipped. `trial`
+    drawn or run again. So are only `modes` and `dtypes` of queries, if some are named. The tiers in `without` are
+    skipped. `trial`
     makes it one search of `examples` per backend, up to its first finding, which is shrunk for this many seconds;
     drawing is not biased, no case is kept or run again, and no script is created. `sanitize` runs a few
     cases under compute-sanitizer instead of a search (`sanitizing.py`). `begun` is the time of the request, on the
@@ -78,6 +80,8 @@ class Plan:
     ray: str | None = None
     until_finding: bool = False
     promised: bool = False
+    modes: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
     without: "tuple[Tier, ...]" = ()
     trial: float | None = None
     sanitize: bool = False
@@ -92,6 +96,11 @@ class Plan:
         if self.seconds is None or len(self.backends) == 1:
             return None
         return max(LEAST_SECONDS_PER_SLICE, self.seconds * self.jobs / len(self.backends) / SLICES_PER_SHARE)
+
+    @property
+    def part(self) -> DrawnPart:
+        """The part of the backends' cases that is drawn."""
+        return DrawnPart(promised=self.promised, modes=self.modes, dtypes=self.dtypes)
 
     @property
     def alpha_per_output(self) -> float:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.corpus import Corpus
 from attnfuzz.harness.findings.record import Record
+from attnfuzz.harness.search.drawn_part import EVERYTHING, DrawnPart
 from attnfuzz.harness.search.examples import derive_seed, drawn_capability
 from attnfuzz.harness.search.messages import Replay, Slice, SliceKind
 from attnfuzz.kernels.interface.guests import shipped
@@ -102,24 +103,21 @@ class Replays:
                 yield replace(task, replays=left)
 
 
-def kept_cases(corpus: Corpus, *, promised: bool = False) -> Callable[[str], Iterator[AnyCase]]:
-    """Return a function to the kept cases of a backend: those of its reported bugs, and its corpus.
-
-    `promised` is as in `may_run`.
-    """
+def kept_cases(corpus: Corpus, part: DrawnPart = EVERYTHING) -> Callable[[str], Iterator[AnyCase]]:
+    """Return a function to the kept cases in this part of a backend: those of its reported bugs, and its corpus."""
 
     def kept(backend: str) -> Iterator[AnyCase]:
         for reported in shipped("attnfuzz.reported").values():
             yield from filter(permitted, reported(backend))
         yield from filter(permitted, corpus.replays(backend))
 
-    permitted = partial(may_run, promised=promised)
+    permitted = partial(may_run, part=part)
     return kept
 
 
-def may_run(case: AnyCase, *, promised: bool) -> bool:
-    """Return whether to run an earlier case again: with `promised`, only if its backend's API mentions its calls."""
-    return not promised or drawn_capability(case.backend, promised=True).why_not(case) is None
+def may_run(case: AnyCase, part: DrawnPart) -> bool:
+    """Return whether to run an earlier case again, because it is in the part that is drawn."""
+    return part == EVERYTHING or drawn_capability(case.backend, part).why_not(case) is None
 
 
 def replay_slice(backend: str, kind: SliceKind, replays: Sequence[Replay], *, seed: int) -> Slice:

@@ -15,6 +15,7 @@ from attnfuzz.harness.campaign.log import read_torn_log
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.family import family_with
+from attnfuzz.harness.search.drawn_part import DrawnPart
 from attnfuzz.harness.search.examples import drawn_capability
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.promises import unsaid_part
@@ -28,7 +29,7 @@ def opening(plan: Plan, *, campaign: str, jobs: int, environment: Mapping[str, s
         time=time.time(),
         attnfuzz=attnfuzz.__version__,
         environment=dict(environment),
-        capabilities=dict(_capabilities(plan.backends, promised=plan.promised)),
+        capabilities=dict(_capabilities(plan.backends, plan.part)),
         left_out=dict(_left_out(plan.backends)) if plan.promised else {},
         jobs=jobs,
         until_finding=plan.until_finding,
@@ -47,11 +48,11 @@ def _left_out(backends: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
                 yield name, words
 
 
-def _capabilities(backends: Sequence[str], *, promised: bool) -> Iterator[tuple[str, Capability]]:
+def _capabilities(backends: Sequence[str], part: DrawnPart) -> Iterator[tuple[str, Capability]]:
     """Yield the capability of each backend whose coverage is measured, except those that only the jobs know."""
     for name in backends:
         with contextlib.suppress(UnknownBackend):
-            capability = drawn_capability(name, promised=promised)
+            capability = drawn_capability(name, part)
             if family_with(capability).has_axes:
                 yield name, capability
 
@@ -111,7 +112,7 @@ def plan_again(
 
 def _settings(of: Plan | CampaignStarted) -> dict[str, Any]:
     """Return the settings that a log and a plan have in common."""
-    names = "backends preset examples seconds seed contract alpha guard without trial sanitize promised"
+    names = "backends preset examples seconds seed contract alpha guard without trial sanitize promised modes dtypes"
     return {name: getattr(of, name) for name in names.split()}
 
 

@@ -85,6 +85,8 @@ def check_plan(plan: Plan, progress: Callable[[str], None], *, started: bool = F
     ledger = Ledger() if plan.ledger is None else Ledger.load(plan.ledger)
     if ledger.remark is not None:
         progress(ledger.remark)
+    for name in plan.backends:
+        drawn_capability(name, plan.part)
     if plan.sanitize:
         prepare_sanitized(plan.backends, progress)
     elif not started:
@@ -122,7 +124,7 @@ def carry_out(
     with nullcontext() if plan.sanitize else _jobs(plan, ledger) if jobs is None else nullcontext(jobs) as running:
         # While the jobs start: with many backends, their first messages would wait for it.
         for name in plan.backends:
-            capability = drawn_capability(name, promised=plan.promised)
+            capability = drawn_capability(name, plan.part)
             family_with(capability).possible_pairs(capability)
         # Errors so far leave no campaign behind.
         campaign = past.campaign if past else home.new_id()
@@ -145,7 +147,7 @@ def carry_out(
                 corpus=corpus,
                 past_events=past.events if past else (),
                 torn_bytes=torn_bytes,
-                choose_lean=partial(lean_to_unreached, promised=plan.promised),
+                choose_lean=partial(lean_to_unreached, part=plan.part),
             )
         with EventLog(home.log(campaign), torn_bytes=torn_bytes) as log:
             all_handlers: tuple[Handler, ...] = (log, standing, *handlers)
@@ -164,7 +166,7 @@ def _jobs(plan: Plan, ledger: Ledger) -> AbstractContextManager[Jobs]:
         alpha=plan.alpha_per_output,
         without=plan.without,
         ledger=ledger.entries,
-        promised=plan.promised,
+        part=plan.part,
     )
     if plan.ray is None:
         return JobProcesses(plan.jobs, setup)

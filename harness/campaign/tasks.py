@@ -18,6 +18,7 @@ from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.turns import Running
 from attnfuzz.harness.campaign.under_way import SuspectKey, UnderWay
 from attnfuzz.harness.family import family_with
+from attnfuzz.harness.search.drawn_part import EVERYTHING, DrawnPart
 from attnfuzz.harness.search.examples import drawn_capability
 from attnfuzz.harness.search.messages import Replay, ShrinkBudget, Slice, SliceKind
 from attnfuzz.harness.verdict.failures import Observation
@@ -213,11 +214,8 @@ def _running(at: float, under_way: Iterable[UnderWay]) -> list[Running]:
     return [(run.task.backend, at - run.since) for run in under_way if run.task.kind not in OWN_TIME]
 
 
-def lean_to_unreached(backend: str, reached: Collection[Pair], seed: int, *, promised: bool = False) -> Lean:
-    """Return a lean towards some pairs that `backend` can reach and has not `reached`, chosen by `seed`.
-
-    `promised` is as in `drawn_capability`.
-    """
-    capability = drawn_capability(backend, promised=promised)
+def lean_to_unreached(backend: str, reached: Collection[Pair], seed: int, *, part: DrawnPart = EVERYTHING) -> Lean:
+    """Return a lean towards some pairs that `part` of `backend` can reach and has not `reached`, chosen by `seed`."""
+    capability = drawn_capability(backend, part)
     possible = family_with(capability).possible_pairs(capability)
     return choose_lean(possible.difference(reached), reached, seed)

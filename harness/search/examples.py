@@ -9,30 +9,27 @@ from hypothesis.strategies import SearchStrategy
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.family import family_with
+from attnfuzz.harness.search.drawn_part import EVERYTHING, DrawnPart
+from attnfuzz.harness.search.restrict import restricted
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Guard
-from attnfuzz.reference.promises import promised_part
 from attnfuzz.strategies.lean import NO_LEAN, Lean
 from attnfuzz.strategies.lighter_draws import drawing, lighter_draws, without_constants_of_sources
 
 
-def drawn_capability(name: str, *, promised: bool) -> Any:
-    """Return the capability of the named backend, or only the part that its API mentions (`promised_part`).
-
-    Raises UnknownBackend or BackendFileError.
-    """
-    capability = resolve(name).capability
-    return promised_part(capability) if promised else capability
+def drawn_capability(name: str, part: DrawnPart) -> Any:
+    """Return a part of the capability of the named backend. Raises NoSuchPart, UnknownBackend or BackendFileError."""
+    return restricted(name, resolve(name).capability, part)
 
 
 def drawn_cases(
-    name: str, guard: Guard | None = None, lean: Lean = NO_LEAN, *, promised: bool = False
+    name: str, guard: Guard | None = None, lean: Lean = NO_LEAN, *, part: DrawnPart = EVERYTHING
 ) -> SearchStrategy[AnyCase]:
     """Return a strategy of cases that the named backend supports, biased by `lean`, with `guard` if one is given.
 
-    `promised` is as in `drawn_capability`. Raises UnknownBackend or BackendFileError.
+    Raises NoSuchPart, UnknownBackend or BackendFileError.
     """
-    capability = drawn_capability(name, promised=promised)
+    capability = drawn_capability(name, part)
     strategy = family_with(capability).cases(capability, name, lean)
     if guard is None:
         return strategy

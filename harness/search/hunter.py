@@ -9,6 +9,7 @@ from typing import Protocol, Self
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.family import family_of
 from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.search.drawn_part import DrawnPart
 from attnfuzz.harness.search.examples import drawn_capability, drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, HandedOver, JobSetup, Slice, SliceDone, Tally
@@ -112,20 +113,20 @@ class Hunter:
                     self._hand(message, left)
             self._send_handed(0.0)
 
-        promised = self._setup.promised
+        part = self._setup.part
         hunt = Hunt(
             task,
             self._runner,
             tell,
-            capability=drawn_capability(task.backend, promised=promised),
-            elsewhere=lambda name: drawn_capability(name, promised=promised),
+            capability=drawn_capability(task.backend, part),
+            elsewhere=lambda name: drawn_capability(name, DrawnPart(promised=part.promised)),
             novelty=self._novelty,
             explained=self._runner.explained,
             ledger=self._setup.ledger,
             claim=self._claim,
             deaths=self._deaths,
         )
-        done = hunt.run(drawn_cases(task.backend, self._setup.guard, task.lean, promised=promised))
+        done = hunt.run(drawn_cases(task.backend, self._setup.guard, task.lean, part=part))
         self._send_handed(math.inf)
         return done
 

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from attnfuzz.harness.ledger.entry import Entry
+from attnfuzz.harness.search.drawn_part import EVERYTHING, DrawnPart
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.limits import MOST_SECONDS
 from attnfuzz.harness.verdict.blame import Blamed
@@ -34,7 +35,7 @@ class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
     `alpha` is the probability that a correct output is judged wrong. The tiers in `without` are skipped. `job` is the
     job's number, which determines its GPU. `path` is the main process's module search path, which lets a job on the
     same machine find the same backends; if it is empty, the job keeps its own path. Failures that match entries of the
-    `ledger` hide no others. With `promised`, only calls that APIs mention are drawn.
+    `ledger` hide no others. Only this `part` of the backends' cases is drawn.
     """
 
     backends: tuple[str, ...]
@@ -45,7 +46,7 @@ class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
     job: int = 0
     path: tuple[str, ...] = ()
     ledger: tuple[Entry, ...] = ()
-    promised: bool = False
+    part: DrawnPart = EVERYTHING
 
 
 class ShrinkBudget(msgspec.Struct, frozen=True):

@@ -66,6 +66,16 @@ _FILE = options.PathTo(dir_okay=False)
     help="Draw only calls that the API promises or refuses: no forms of arguments, edges or earlier uses of objects"
     " that it does not mention.",
 )
+@click.option(
+    "--mode", "modes", multiple=True, metavar="MODE", help="Draw only steps in this mode; may be given several times."
+)
+@click.option(
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    metavar="DTYPE",
+    help="Draw only queries of this dtype, such as bfloat16; may be given several times.",
+)
 @click.option("--ray", metavar="ADDRESS|local", help="Run the jobs as actors of a Ray cluster.")
 @click.option(
     "--built",

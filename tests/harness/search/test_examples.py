@@ -8,7 +8,9 @@ import pytest
 from fake_search import fake_cases
 
 from attnfuzz.harness.campaign.replays import may_run
-from attnfuzz.harness.search.examples import AT_ONCE, drawn_cases, run_examples
+from attnfuzz.harness.search.drawn_part import EVERYTHING, DrawnPart
+from attnfuzz.harness.search.examples import AT_ONCE, drawn_capability, drawn_cases, run_examples
+from attnfuzz.harness.search.restrict import NoSuchPart
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.edges import edges_of
 
@@ -63,10 +65,27 @@ def test_an_exception_of_a_visit_ends_the_visits(last: int) -> None:
 def test_calls_that_an_api_does_not_mention_are_neither_drawn_nor_run_again() -> None:
     cases: dict[bool, list[Case]] = {promised: [] for promised in (False, True)}
     for promised, drawn in cases.items():
-        strategy = drawn_cases("torch_sdpa_any_scale", promised=promised)
+        strategy = drawn_cases("torch_sdpa_any_scale", part=DrawnPart(promised=promised))
         run_examples(strategy, drawn.append, examples=30, seed_of=1)
     assert not any(map(edges_of, cases[True]))
     with_edges = [case for case in cases[False] if edges_of(case)]
-    assert all(may_run(case, promised=False) for case in cases[False])
-    assert not any(may_run(case, promised=True) for case in with_edges)
-    assert all(may_run(case, promised=True) for case in cases[True])
+    assert all(may_run(case, EVERYTHING) for case in cases[False])
+    assert not any(may_run(case, DrawnPart(promised=True)) for case in with_edges)
+    assert all(may_run(case, DrawnPart(promised=True)) for case in cases[True])
+
+
+def test_only_the_named_modes_and_dtypes_are_drawn_and_run_again() -> None:
+    part, drawn = DrawnPart(modes=("decode",), dtypes=("float32",)), list[Case]()
+    run_examples(drawn_cases("trtllm_mha", part=part), drawn.append, examples=20, seed_of=1)
+    assert {(*case.modes, case.geometry.dtype) for case in drawn} == {
+        ("decode",) * len(case.steps) + ("float32",) for case in drawn
+    }
+    assert all(may_run(case, part) for case in drawn)
+    assert not any(may_run(case, DrawnPart(modes=("extend",))) for case in drawn)
+
+
+def test_a_mode_or_dtype_that_no_case_has_is_refused_with_those_that_they_have() -> None:
+    with pytest.raises(NoSuchPart, match="trtllm_mha has no verify: give --mode one of decode, target_verify"):
+        drawn_capability("trtllm_mha", DrawnPart(modes=("verify",)))
+    with pytest.raises(NoSuchPart, match="leave --mode and --dtype out"):
+        drawn_capability("native:sparse", DrawnPart(dtypes=("float32",)))
