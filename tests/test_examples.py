@@ -159,20 +159,11 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return repository
 
 
-# A process that is forked has the path of the one that it is forked off.
-_PYTEST = """
-import os, sys
-import pytest
-sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
-sys.exit(pytest.main())
-"""
-
-
 @pytest.mark.slow
 def test_the_example_repository_passes_its_own_tests(installed: Path, pytester: pytest.Pytester) -> None:
     """A process of its own: what other tests of the plugin ran has looked for entry points in this one."""
     few = ("--attn-examples", "4", "--attn-seed", "1", "--hypothesis-seed", "1")
     script = pytester.path / "run_pytest.py"
-    script.write_text(_PYTEST)
+    script.write_text("import sys, pytest; sys.exit(pytest.main())")
     options = ("-c", installed / "pyproject.toml", "-p", "no:cacheprovider", *few)
     pytester.run(sys.executable, script, installed, *options).assert_outcomes(passed=2)

@@ -1,9 +1,9 @@
 """Stands for starting a Python process: forks it from one that has imported torch.
 
 Starting a nursery or a job takes 2 s of CPU time, nearly all of it for the import of torch. Within
-`forked_processes`, what this process starts as a module of FORKED, or as a script by its path, is forked off a template
-that has imported everything. To its parent it is the same: a child with a Popen, and with the descriptors, environment
-and session that were asked for. A forked job or command line forks likewise.
+`forked_processes`, what this process starts as a module of FORKED, as a script by its path, or as isolated code
+(`-I -c`), is forked off a template that has imported everything. To its parent it is the same: a child with a Popen,
+and with the descriptors, environment and session that were asked for. A forked job or command line forks likewise.
 """
 
 import atexit
@@ -152,10 +152,16 @@ def _executed_by(template: _Template) -> AbstractContextManager[object]:
 
 
 def _can_fork(command: str | Sequence[str | Path]) -> bool:
-    """Whether a command runs one of our modules, tethered, or a script."""
+    """Whether a command runs one of our modules, tethered, a script, or isolated code."""
     if isinstance(command, str) or len(command) < 2 or command[0] != sys.executable:
         return False
-    return os.fspath(command[1]).endswith(".py") or (command[1] == "-m" and command[2] in FORKED)
+    first, *others = [os.fspath(each) for each in command[1:]]
+    match first, others:
+        case "-m", [module, *_]:
+            return module in FORKED
+        case "-I", ["-c", *_]:
+            return True
+    return first.endswith(".py")
 
 
 def _serve(control: socket.socket, parent: int) -> None:
@@ -214,6 +220,8 @@ def _be(order: dict[str, Any], descriptors: Sequence[int], parent: int, before: 
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environment"])
+    folders = order["environment"].get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [each for each in folders if each and each not in sys.path]
     if NURSERY in order["arguments"]:
         _run(order["arguments"])
     with _executed_by(_Template(_template_of_this())):
@@ -255,6 +263,10 @@ def _run(arguments: Sequence[str]) -> NoReturn:
         if arguments[0] == "-m":
             sys.path[0], sys.argv = str(Path.cwd()), list(arguments[1:])
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        elif arguments[0] == "-I":
+            _isolate()
+            sys.argv = ["-c", *arguments[3:]]
+            exec(arguments[2], {"__name__": "__main__"})  # noqa: S102 - the code of a command line
         else:
             sys.path[0], sys.argv = str(Path(arguments[0]).parent), list(arguments)
             runpy.run_path(arguments[0], run_name="__main__")
@@ -270,6 +282,13 @@ def _run(arguments: Sequence[str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status or 0)
+
+
+def _isolate() -> None:
+    """Forget attnfuzz, which an isolated script has to do without, and the folders that tests and users add."""
+    for name in [each for each in sys.modules if each.partition(".")[0] == "attnfuzz"]:
+        del sys.modules[name]
+    sys.path[:] = [each for each in sys.path if each.startswith((sys.prefix, sys.base_prefix))]
 
 
 def main() -> None:

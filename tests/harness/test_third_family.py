@@ -22,8 +22,7 @@ MINE = COPY.backend("mine", op(nothing))
 
 
 def attnfuzz(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # With -m, the process would be forked from one that has another path.
-    command = [sys.executable, "-c", "from attnfuzz.harness.cli.main import main; main()", *arguments]
+    command = [sys.executable, "-m", "attnfuzz.harness.cli.main", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
     return subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
 
@@ -39,7 +38,7 @@ def scripts(folder: Path, finding: Path) -> None:
     right = text.replace(wrong, '"copy_rows")(**arguments)')
     for each, code, words in ((text, 1, "seen: out: 4 of 20 elements are wrong"), (right, 0, "out: 0 of 20 elements")):
         (folder / "repro.py").write_text(each)
-        command = [sys.executable, "-I", "repro.py"]
+        command = [sys.executable, "-I", "-c", "import runpy; runpy.run_path('repro.py', run_name='__main__')"]
         ran = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
         assert (ran.returncode, words in ran.stdout) == (code, True), ran.stdout + ran.stderr
 

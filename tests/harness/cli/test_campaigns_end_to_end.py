@@ -46,15 +46,9 @@ def test_a_bug_is_new_then_fixed_then_back(attnfuzz: Attnfuzz) -> None:
     assert f"{len(names)} returned" in out
 
 
-def test_a_job_leaves_the_script_of_its_finding(attnfuzz: Attnfuzz) -> None:
-    ran = attnfuzz("fuzz", "--backend", "trtllm_mha@24566", "--examples", "500", "--seed", "5", "--until-finding")
-    assert ran.code == 1
-    (script,) = HOME.findings.glob("*/repro.py")
-    assert "Exit code: 0 nothing is wrong, 1 the fault shows" in script.read_text()
-    assert "without a script" not in ran.out
-
-
-def test_the_first_tutorial_shows_the_case_and_the_finding_of_its_command(attnfuzz: Attnfuzz) -> None:
+def test_the_first_tutorial_shows_the_case_and_the_finding_of_its_command_which_has_a_script(
+    attnfuzz: Attnfuzz,
+) -> None:
     page = TUTORIAL.read_text()
     (command,) = re.findall(r"^\$ attnfuzz (fuzz .*)$", page, re.MULTILINE)
     ran = attnfuzz(*command.split())
@@ -63,3 +57,5 @@ def test_the_first_tutorial_shows_the_case_and_the_finding_of_its_command(attnfu
     assert case in ran.out
     (finding,) = set(re.findall(r"attnfuzz-out/findings/[\w@-]+", page))
     assert finding in ran.out
+    assert "Exit code: 0 nothing is wrong, 1 the fault shows" in (Path(finding) / "repro.py").read_text()
+    assert "without a script" not in ran.out

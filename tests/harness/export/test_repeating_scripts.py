@@ -15,7 +15,6 @@ from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.recurrence import SEEN_ONCE_RUNS, Recurrence, Rerun
 
-FAKES = Path(__file__).parents[2] / "fakes"
 CASE = decode_case("torch_sdpa", 6, 9, padded=2)
 MISMATCH = observed()
 FAULT = observed(Kind.ILLEGAL_ACCESS, "query")
@@ -38,7 +37,6 @@ def planted(text: str, mistake: str) -> str:
 
 @pytest.mark.slow
 def test_scripts_repeat_their_calls_in_one_process(runner: Runner, tmp_path: Path) -> None:
-    # What a script does to memory and processes shows in a process of its own alone.
     mismatch, fault = script(runner, MISMATCH, AT_TIMES), script(runner, FAULT, ONCE)
     scripts = {
         "passes": mismatch,
@@ -49,12 +47,10 @@ def test_scripts_repeat_their_calls_in_one_process(runner: Runner, tmp_path: Pat
     paths = {name: tmp_path / f"{name}.py" for name in scripts}
     for name, text in scripts.items():
         paths[name].write_text(text)
-    code = (
-        f"import sys, torch; sys.path.append({str(FAKES)!r}); from run_scripts import run_each; run_each(sys.argv[1:])"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-I", "-c", code, *map(str, paths.values())], capture_output=True, text=True, check=True
-    )
+    # What a script does to memory and processes shows in a process of its own alone.
+    running = tmp_path / "running.py"
+    running.write_text("import sys; from run_scripts import run_each; run_each(sys.argv[1:])")
+    ran = subprocess.run([sys.executable, running, *paths.values()], capture_output=True, text=True, check=True)
     ended = outcomes(paths, ran.stdout)
     runs = AT_TIMES.runs_to_show
     assert {name: code for name, (code, _) in ended.items()} == {"passes": 0, "once": 0, "wrong": 1, "dies": 1}

@@ -299,12 +299,11 @@ def test_backends_that_are_unknown_here_are_a_remark_of_one_line(tmp_path: Path)
     assert load(tmp_path, naming("torch_sdpa", "xqa")).remark is None
 
 
-@pytest.mark.slow
 def test_the_remark_is_bounded_however_many_backends_are_unknown(tmp_path: Path) -> None:
-    remark = load(tmp_path, naming(*(f"noengine==1.{number}:{'x' * 200}" for number in range(300)))).remark
+    remark = load(tmp_path, naming(*(f"noengine==1.{number}:{'x' * 200}" for number in range(20)))).remark
     assert remark is not None
-    assert "300 backends unknown here" in remark
-    assert remark.endswith(" and 295 more")
+    assert "20 backends unknown here" in remark
+    assert remark.endswith(" and 15 more")
     assert len(remark) < 800
     assert "\n" not in remark
 

@@ -121,7 +121,7 @@ def test_a_fixed_backend_passes(pytester: pytest.Pytester) -> None:
 
 def with_bug(defective: str) -> list[str]:
     """Options that search a backend in which all cases fail in one way."""
-    return ["--attn-backend", f"{defective}:WRONG_ROW", "--attn-seed", "1", "--attn-examples", "40"]
+    return ["--attn-backend", f"{defective}:WRONG_ROW", "--attn-seed", "1", "--attn-examples", "8"]
 
 
 @pytest.mark.slow
@@ -206,10 +206,20 @@ def test_there_is_one_budget(
     pytester.runpytest_inprocess(*options).assert_outcomes(passed=1)
 
 
-@pytest.mark.slow
+class WorkerOfXdist:
+    """A process of pytest-xdist, as it makes them with `-n WORKERS`."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.workerinput = {"workercount": self.workers}  # type: ignore[attr-defined]
+
+
 def test_a_campaign_has_as_many_jobs_as_there_are_workers(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_jobs(attn_fuzz):\n    assert attn_fuzz.search.plan.jobs == 2")
-    pytester.runpytest_subprocess("-n", "2", "-p", "no:cacheprovider").assert_outcomes(passed=1)
+    ran = pytester.runpytest_inprocess("-p", "no:xdist", "--attn-backend", "torch_sdpa", plugins=[WorkerOfXdist(2)])
+    ran.assert_outcomes(passed=1)
 
 
 @pytest.mark.slow
@@ -237,15 +247,9 @@ def test_the_plugin_waits_with_torch() -> None:
 def test_more_workers_than_the_memory_is_enough_for_are_refused(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class WorkerOfXdist:
-        """As pytest-xdist makes it: with `-n 1000`, in one of its processes."""
-
-        def pytest_configure(self, config: pytest.Config) -> None:
-            config.workerinput = {"workercount": 1000}  # type: ignore[attr-defined]
-
     monkeypatch.setattr(prepare, "available", lambda: 10 << 30)
     config = pytester.parseconfig("--attn-backend", "torch_sdpa")
-    WorkerOfXdist().pytest_configure(config)
+    WorkerOfXdist(1000).pytest_configure(config)
     metafunc = SimpleNamespace(fixturenames=["attn_fuzz"], config=config)
     words = r"750\.0 GiB of memory, and 10\.0 GiB are available: give pytest-xdist -n 13"
     with pytest.raises(pytest.UsageError, match=words):

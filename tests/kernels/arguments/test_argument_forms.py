@@ -150,7 +150,7 @@ def kinds_of(backend: str, count: int = 25) -> dict[bool, set[str]]:
 @pytest.mark.slow
 def test_a_function_that_takes_every_form_passes_and_gets_each() -> None:
     PASSED.clear()
-    for case in filter(lambda each: each.arguments, drawn(f"{HERE}RIGHT", 80)):
+    for case in filter(lambda each: each.arguments, drawn(f"{HERE}RIGHT", 40)):
         passed(case)
     assert len(PASSED) == 6
     assert all(PASSED.values()), PASSED

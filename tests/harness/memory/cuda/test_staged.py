@@ -173,7 +173,7 @@ def test_cases_compute_the_same_as_in_the_hosts_memory(driver: "FakeDriver", bac
     driver.memory = 1 << 29
     arena = CudaArena(device=torch.device("cpu"), budget=1 << 26)
     cases: list[Case] = []
-    run_examples(drawn_cases(backend), cases.append, examples=12, seed_of=4)
+    run_examples(drawn_cases(backend), cases.append, examples=6, seed_of=4)
 
     def judged(case: Case, memory: CudaMemory | None) -> Verdict:
         return Execution(

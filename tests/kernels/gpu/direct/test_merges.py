@@ -82,6 +82,11 @@ def planted(defect: Callable[[Merge, Call], None]) -> OnCpu:
     return on_cpu_as(states.CASCADE_MERGE, type("Planted", (states.CascadeSession,), ops))
 
 
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    return drawn(NAME, 150)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("defect", "suits"),
@@ -94,12 +99,12 @@ def planted(defect: Callable[[Merge, Call], None]) -> OnCpu:
     ],
 )
 def test_drawn_cases_show_wrong_merges_and_pass_right_ones(
-    defect: Callable[[Merge, Call], None], suits: Callable[[Case], bool]
+    defect: Callable[[Merge, Call], None], suits: Callable[[Case], bool], cases: list[Case]
 ) -> None:
     backend = planted(defect)
-    cases = narrowest([case for case in drawn(NAME, 150) if suits(case)], 4)
-    assert any(run(case, backend).observations for case in cases)
-    assert not any(run(case, NAME).observations for case in cases)
+    suitable = narrowest(list(filter(suits, cases)), 4)
+    assert any(run(case, backend).observations for case in suitable)
+    assert not any(run(case, NAME).observations for case in suitable)
 
 
 def part(out: float, lse: float) -> StatesPart:
