@@ -1,7 +1,7 @@
 """The identity of a cause during shrinking: its symptom, and the features that its failure needs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Generic, TypeVar
 
@@ -22,11 +22,12 @@ FRESH_SEEDS = 3
 class SameCause(Generic[C]):
     """The clues that the failure of `case` needs.
 
-    `fails` runs a case and returns whether it fails like the first one. A smaller case has the same cause if it fails,
-    has these features, and passes without each of them; otherwise something else makes it fail. It must not have a new
-    clue either, such as fewer keys than queries in a request that was cut, because another bug may need that. If it
-    fails `by_chance`, one of a few fresh value seeds has to make it fail too. If each failing run is `costly`, large
-    steps come first.
+    `fails` runs a case and returns whether it fails like the first one; `fails_without` tests a variant without one of
+    the features, which may fail in another way for the same cause (default: `fails`). A smaller case has the same cause
+    if it fails, has these features, and passes without each of them; otherwise something else makes it fail. It must
+    not have a new clue either, such as fewer keys than queries in a request that was cut, because another bug may need
+    that. If it fails `by_chance`, one of a few fresh value seeds has to make it fail too. If each failing run is
+    `costly`, large steps come first.
     """
 
     case: C
@@ -35,6 +36,7 @@ class SameCause(Generic[C]):
     allowed: Callable[[C], bool] = lambda _: True
     by_chance: bool = False
     costly: bool = False
+    fails_without: Callable[[C], bool] | None = None
 
     def shows_in(self, case: C) -> bool:
         """Return whether a smaller case fails for the same cause."""
@@ -68,7 +70,7 @@ class SameCause(Generic[C]):
         """
         smallest = self.case
         for kept in dict.fromkeys((frozenset(each for each in self.features if not each.memory), self.features)):
-            cause = type(self)(self.case, kept, self.fails, self.allowed, self.by_chance, self.costly)
+            cause = replace(self, features=kept)
             shown = cause.shown_before(stop)
             likely = cause.may_show_in if self.costly else None
             smallest = reduce(self.case, shown, capability=capability, stop=stop, budget=budget, likely=likely)
@@ -83,8 +85,9 @@ class SameCause(Generic[C]):
 
     def _fails_without(self, case: C) -> bool:
         """Return whether a case fails without one of the features."""
+        fails = self.fails_without or self.fails
         return any(
-            self.fails(variant)
+            fails(variant)
             for feature, variants in ablations(case, allowed=self.allowed, among=self.features)
             for variant in variants
         )

@@ -52,13 +52,14 @@ def cause_of(
     """
     by_chance = pinned.fingerprint.kind in STATISTICAL
     if marks:
-        return SameCause(case, marks, pinned.fails, allowed, by_chance)
+        return SameCause(case, marks, pinned.fails, allowed, by_chance, fails_without=pinned.fails_without)
     if pinned.fingerprint.kind in DEATHS:
         case = plainest(case, pinned.fails, allowed=allowed, among=unusual_in(case))
     clues = clues_in(case) - _spare(pinned, case, allowed, clues_in(case))
     runs = pinned.runs_to_pass(case)
     features = needed(case, pinned.may_fail, allowed=allowed, among=clues, runs=runs, refused=pinned.refused)
-    return SameCause(case, features, pinned.fails, allowed, by_chance, costly=pinned.fingerprint.kind in DEATHS)
+    costly = pinned.fingerprint.kind in DEATHS
+    return SameCause(case, features, pinned.fails, allowed, by_chance, costly, pinned.fails_without)
 
 
 def _spare(pinned: Pinned[C], case: C, allowed: Callable[[C], bool], among: Collection[Feature]) -> frozenset[Feature]:

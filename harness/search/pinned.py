@@ -124,12 +124,16 @@ class Pinned(Generic[C]):
         return of
 
     def fails(self, case: C) -> bool:
-        """Return whether `case` is known to fail like the first one.
+        """Return whether `case` is known to fail like the first one."""
+        return self.observation(case) is not None
+
+    def fails_without(self, case: C) -> bool:
+        """Return whether a variant, made without a feature, is known to fail for the same cause.
 
         If the first case has NaN in unused memory and this one has numbers, a kernel that uses them fails with a wrong
         number instead.
         """
-        if self.observation(case) is not None:
+        if self.fails(case):
             return True
         verdict = self.judged(case)
         return (
@@ -139,8 +143,8 @@ class Pinned(Generic[C]):
         )
 
     def may_fail(self, case: C) -> bool:
-        """Return whether `case` fails like the first one, or before its last step, which is then not run."""
-        if self.fails(case):
+        """Return whether a variant `fails_without` a feature, or before its last step, which is then not run."""
+        if self.fails_without(case):
             return True
         verdict = self.judged(case)
         if verdict is None:

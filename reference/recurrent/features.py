@@ -250,7 +250,7 @@ STATE_TABLE = FeatureTable(
         of_case(
             single("stale", tuple(Stale), lambda case: case.stale.value),
             "stale",
-            removable("nan in stale slots", only("nan"), _set(stale=Stale.NUMBERS)),
+            removable("nan in stale slots", only("nan"), _set(stale=Stale.NUMBERS), memory="stale slots"),
         ),
     ),
     *grouped(

@@ -1,5 +1,7 @@
 """The smallest case of a failure has plain values, if it fails with them as well."""
 
+from typing import TypeVar
+
 import pytest
 from fake_search import observed
 from last_slot import LAST_SLOT, LastSlot
@@ -12,10 +14,12 @@ from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.needs import needs_of
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.smallest import smallest
-from attnfuzz.harness.verdict.failures import Verdict
+from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Case, Mode, PageOrder, Pages, ValueFamily
 from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.recurrent.case import Stale, StateCase, StateMode, StateOp, StateRow, StateShape, StateStep
 
 EQUAL_KEYS = Case(
     backend="last_slot",
@@ -25,12 +29,14 @@ EQUAL_KEYS = Case(
     pages=Pages(order=PageOrder.SHUFFLED),
 )
 
+C = TypeVar("C", bound=AnyCase)
+
 
 def allowed(case: Case) -> bool:
     return LAST_SLOT.capability.why_not(case) is None
 
 
-def pinned_on(judge: OneByOne, case: Case) -> Pinned[Case]:
+def pinned_on(judge: OneByOne, case: C) -> Pinned[C]:
     verdict = judge.verdict(case)
     return Pinned(
         Fingerprint.of(case.backend, verdict.failures[0]),
@@ -81,3 +87,29 @@ def test_a_plain_case_that_is_the_case_itself_ends_the_search(monkeypatch: pytes
     pinned = pinned_on(LastSlot(), EQUAL_KEYS)
     case, _ = smallest(pinned, None, allowed, capability=LAST_SLOT.capability, runs=60, plainly=True)
     assert pinned.fails(case)
+
+
+class ReadsStaleSlots(OneByOne):
+    """A kernel of recurrent state that uses stale slots: NaN if they hold NaN, else wrong numbers."""
+
+    def verdict(self, case: StateCase) -> Verdict:
+        kind = Kind.NOT_FINITE if case.stale is Stale.NAN else Kind.OUTPUT_MISMATCH
+        return Verdict(observations=(observed(kind),))
+
+    def renew(self) -> None:
+        """Nothing is kept."""
+
+
+def test_a_smaller_case_has_the_nan_of_the_first_one_but_does_not_need_it() -> None:
+    case = StateCase(
+        backend="native:gated_delta_rule",
+        op=StateOp.GATED_DELTA,
+        shape=StateShape(heads=1, value_heads=1, key_dim=8, value_dim=8),
+        steps=(StateStep(StateMode.PREFILL, (StateRow(0, 9, initial=False), StateRow(1, 4))),),
+        stale=Stale.NAN,
+    )
+    pinned = pinned_on(ReadsStaleSlots(), case)
+    found, clues = smallest(pinned, None, lambda _: True, capability=None, runs=600, plainly=True)
+    assert pinned.reduced_to(found, clues).failure.kind is Kind.NOT_FINITE
+    assert len(found.steps[0].rows) == 1
+    assert needs_of(pinned, found, lambda _: True, clues=clues) == ()
