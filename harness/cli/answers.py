@@ -1,4 +1,4 @@
-"""Answers of commands as `--json` writes them; the site's page of answers is generated from these types.
+"""Answers of the core's commands as `--json` writes them; the site's page of answers is generated from these types.
 
 Paths are as a user would type them, times are seconds since the epoch, and durations are seconds.
 """
@@ -129,49 +129,6 @@ class CampaignAnswer(msgspec.Struct, frozen=True, kw_only=True):
     reports: tuple[str, ...]
 
 
-class ServerFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause of failures of a server: its state, or "known"; the features that it needs, and its number of requests.
-
-    `symptoms` counts the failures that it explains, by kind and place.
-    """
-
-    name: str
-    state: str
-    known: str | None
-    kind: str
-    message: str
-    needs: tuple[str, ...]
-    symptoms: dict[str, int]
-    requests: int | None
-    path: str
-
-
-class ServeAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A campaign against a server. `busy` is the share of the time with a running request.
-
-    `floor` is the difference of log-probabilities that was allowed, null if the server was never asked. `ended` is the
-    reason why the campaign ended before its time, or empty.
-    """
-
-    campaign: str
-    result: str
-    clean: bool
-    interrupted: bool
-    ended: str
-    server: str | None
-    floor: float | None
-    seed: int | None
-    seconds: float
-    traces: int
-    requests: int
-    tokens: int
-    busy: float
-    restarts: int
-    findings: tuple[ServerFinding, ...]
-    unconfirmed: tuple[str, ...]
-    reports: tuple[str, ...]
-
-
 class Differences(msgspec.Struct, frozen=True, kw_only=True):
     """The differences between two campaigns: causes by name, and caveats that limit the comparison."""
 
@@ -212,86 +169,6 @@ class Smaller(msgspec.Struct, frozen=True, kw_only=True):
     steady: bool | None
 
 
-class DumpedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a dump, with its number. `breaches` are the preconditions that it breaks, null where unknown."""
-
-    call: int
-    function: str
-    status: str
-    breaches: tuple[str, ...] | None
-
-
-class DumpAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls of a dump."""
-
-    calls: tuple[DumpedCall, ...]
-
-
-class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """A case that was made of dumped calls; `call` is the number of the last of them."""
-
-    case: str
-    call: int
-    calls: int
-    buffers: int
-    bytes: int
-    notes: tuple[str, ...]
-    breaches: tuple[str, ...]
-
-
-class BisectedVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome with a version: "not run", or one of the endings of a run. `seen` is the line that it ended with."""
-
-    version: str
-    outcome: str
-    seen: str
-
-
-class Bisected(msgspec.Struct, frozen=True, kw_only=True):
-    """The versions, the oldest first, and the conclusion in words."""
-
-    package: str
-    versions: tuple[BisectedVersion, ...]
-    conclusion: str
-
-
-class SweptRelease(msgspec.Struct, frozen=True, kw_only=True):
-    """A release in a sweep: the cases that its search drew, null if it was not searched.
-
-    `unable` has, by backend, the reasons why it could not be run.
-    """
-
-    release: str
-    drawn: int | None
-    unable: dict[str, str]
-
-
-class SweptFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure in a sweep: its outcome by release, as far as it was run.
-
-    `began` and `ended` are releases, or words: "-" if no release fails, "by" and the oldest release, "still there".
-    `cases` are the files of the failing cases, by release.
-    """
-
-    name: str
-    title: str
-    backend: str
-    outcomes: dict[str, str]
-    began: str
-    ended: str
-    found_in: tuple[str, ...]
-    cases: dict[str, str]
-
-
-class Swept(msgspec.Struct, frozen=True, kw_only=True):
-    """The releases of an engine, and the failures that were run in them."""
-
-    engine: str
-    interrupted: bool
-    releases: tuple[SweptRelease, ...]
-    failures: tuple[SweptFailure, ...]
-
-
 class ListedFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A finding on file. `cause` is the name of the finding that represents its cause: its own name if it does.
 
@@ -316,12 +193,6 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[ListedFinding, ...]
 
 
-class ServerFindings(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings of a home of attnfuzz serve."""
-
-    findings: tuple[ServerFinding, ...]
-
-
 class FindingInCampaign(Listed, frozen=True, kw_only=True):
     """The result of a finding's case in one campaign."""
 
@@ -335,14 +206,6 @@ class ShownFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A finding, its campaigns from first to last, and its report."""
 
     finding: ListedFinding
-    campaigns: tuple[FindingInCampaign, ...]
-    report: str | None
-
-
-class ShownServerFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding of a server, its campaigns from first to last, and its report."""
-
-    finding: ServerFinding
     campaigns: tuple[FindingInCampaign, ...]
     report: str | None
 
@@ -369,66 +232,6 @@ class CorpusChange(msgspec.Struct, frozen=True, kw_only=True):
     changed: int
     of: int
     dry_run: bool = False
-
-
-class ListedBug(Listed, frozen=True, kw_only=True):
-    """A reported bug. `not_here` says why it can't be shown on this machine, null if it can."""
-
-    name: str
-    title: str
-    project: str
-    bug_class: str
-    shown_by: str
-    release: str
-    affected: str
-    fixed_in: str
-    sources: tuple[str, ...]
-    symptom: str
-    missing: str | None = msgspec.field(name="not_here")
-
-
-class Bugs(msgspec.Struct, frozen=True, kw_only=True):
-    """Reported bugs."""
-
-    bugs: tuple[ListedBug, ...]
-
-
-class BugResult(Listed, frozen=True, kw_only=True):
-    """A bug before and after its fix: `shown` if it fails as reported and passes after the fix.
-
-    `after` is null if there is no backend without the bug. `unsupported` is the reason why a case could not be run.
-    """
-
-    name: str
-    backend: str
-    shown: bool
-    before: tuple[ListedFailure, ...]
-    after: tuple[ListedFailure, ...] | None
-    unsupported: str | None
-    remark: str
-
-
-class BugResults(msgspec.Struct, frozen=True, kw_only=True):
-    """The bugs that were run, and the names of those that can't be run here."""
-
-    bugs: tuple[BugResult, ...]
-    not_here: tuple[str, ...]
-
-
-class ListedDefect(Listed, frozen=True, kw_only=True):
-    """A planted defect."""
-
-    name: str
-    title: str
-    layer: str
-    bug_class: str
-    source: str
-
-
-class Defects(msgspec.Struct, frozen=True, kw_only=True):
-    """The planted defects."""
-
-    defects: tuple[ListedDefect, ...]
 
 
 class ListedBackend(msgspec.Struct, frozen=True, kw_only=True):
@@ -470,39 +273,3 @@ class BackendMargins(msgspec.Struct, frozen=True, kw_only=True):
 
     margins: tuple[ListedMargins, ...]
     without: tuple[str, ...]
-
-
-class BuiltModule(msgspec.Struct, frozen=True, kw_only=True):
-    """A module: its library, or the reason why it can't be compiled. `seconds` is 0 if it was compiled before."""
-
-    name: str
-    library: str | None
-    reason: str | None
-    seconds: float
-
-
-class Modules(msgspec.Struct, frozen=True, kw_only=True):
-    """The modules that GPU backends need on these architectures.
-
-    `left` are the pairs of compile-time features that a choice of modules leaves out.
-    """
-
-    arch: str
-    modules: tuple[BuiltModule, ...]
-    left: tuple[tuple[str, str], ...] = ()
-
-
-class CalibrationAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A calibration's file. `margins` has the largest margin of each tier among held-out rows, by dtype of queries."""
-
-    backend: str
-    architecture: str
-    path: str
-    rows: dict[str, int]
-    margins: dict[str, dict[str, float]]
-
-
-class Calibrations(msgspec.Struct, frozen=True, kw_only=True):
-    """The calibrations that were written."""
-
-    calibrations: tuple[CalibrationAnswer, ...]

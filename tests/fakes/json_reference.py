@@ -12,37 +12,41 @@ from typing import Any
 import msgspec
 
 from attnfuzz.harness.cli import answers
+from attnfuzz.harness.cli.flashinfer import answers as flashinfer
+from attnfuzz.harness.cli.releases import answers as releases
+from attnfuzz.harness.cli.selftests import answers as selftests
+from attnfuzz.harness.cli.servers import answers as servers
 from attnfuzz.harness.defects.results import DefectScore
 from attnfuzz.harness.triage import Triage
 
 ANSWERS: Mapping[str, tuple[type[msgspec.Struct], ...]] = {
     "fuzz": (answers.CampaignAnswer,),
-    "serve": (answers.ServeAnswer,),
-    "report": (answers.CampaignAnswer, answers.ServeAnswer),
+    "serve": (servers.ServeAnswer,),
+    "report": (answers.CampaignAnswer, servers.ServeAnswer),
     "compare": (answers.Differences,),
     "check": (answers.Checked,),
     "new": (answers.ReplayAnswer,),
     "replay": (answers.ReplayAnswer,),
-    "import": (answers.Imported, answers.DumpAnswer),
+    "import": (flashinfer.Imported, flashinfer.DumpAnswer),
     "triage": (Triage,),
     "shrink": (answers.Smaller,),
-    "bisect": (answers.Bisected,),
-    "sweep": (answers.Swept,),
-    "findings list": (answers.Findings, answers.ServerFindings),
-    "findings show": (answers.ShownFinding, answers.ShownServerFinding),
+    "bisect": (releases.Bisected,),
+    "sweep": (releases.Swept,),
+    "findings list": (answers.Findings, servers.ServerFindings),
+    "findings show": (answers.ShownFinding, servers.ShownServerFinding),
     "corpus list": (answers.CorpusCases,),
     "corpus add": (answers.CorpusChange,),
     "corpus merge": (answers.CorpusChange,),
     "corpus prune": (answers.CorpusChange,),
-    "bugs list": (answers.Bugs,),
-    "bugs show": (answers.Bugs,),
-    "bugs run": (answers.BugResults,),
-    "defects list": (answers.Defects,),
+    "bugs list": (selftests.Bugs,),
+    "bugs show": (selftests.Bugs,),
+    "bugs run": (selftests.BugResults,),
+    "defects list": (selftests.Defects,),
     "defects run": (DefectScore,),
     "backends": (answers.Backends, answers.BackendMargins),
     "doctor": (answers.Examination,),
-    "build": (answers.Modules,),
-    "calibrate": (answers.Calibrations,),
+    "build": (flashinfer.Modules,),
+    "calibrate": (selftests.Calibrations,),
 }
 """The answers of each command: one, or several for options that ask something else."""
 

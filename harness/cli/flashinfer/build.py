@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.backends.registry import on_device, resolve
-from attnfuzz.harness.cli.answers import BuiltModule, Modules
+from attnfuzz.harness.cli.flashinfer.answers import BuiltModule, Modules
 from attnfuzz.harness.cli.terminal import BadInput, Terminal, answer, details, is_quiet, new_table, print_line, tell
 from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.kernels.cuda import nvcc, toolkit, visible

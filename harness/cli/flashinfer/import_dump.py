@@ -9,7 +9,7 @@ import click
 from rich.text import Text
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.cli.answers import DumpAnswer, DumpedCall, Imported
+from attnfuzz.harness.cli.flashinfer.answers import DumpAnswer, DumpedCall, Imported
 from attnfuzz.harness.cli.terminal import BadInput, Terminal, answer, echo, is_quiet, new_table, print_line, warn
 from attnfuzz.harness.dumps.case_of_call import importable, make_case
 from attnfuzz.harness.dumps.contents import Contents

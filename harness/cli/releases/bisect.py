@@ -14,8 +14,8 @@ from packaging.version import Version
 from rich.table import Table
 from rich.text import Text
 
-from attnfuzz.harness.cli.answers import Bisected, BisectedVersion
 from attnfuzz.harness.cli.given import case_at
+from attnfuzz.harness.cli.releases.answers import Bisected, BisectedVersion
 from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, details, new_table, print_line, tell
 from attnfuzz.harness.export import CannotExport, Target, export_script
 from attnfuzz.harness.files.durable import write_durably

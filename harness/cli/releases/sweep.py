@@ -12,9 +12,9 @@ from attnfuzz.harness.campaign.closing import unjudged
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.plan import ALPHA, Plan, spent_per_output
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.cli.answers import Swept, SweptFailure, SweptRelease
 from attnfuzz.harness.cli.campaign import run_campaign
 from attnfuzz.harness.cli.given import EngineTree, Trees, tree_of
+from attnfuzz.harness.cli.releases.answers import Swept, SweptFailure, SweptRelease
 from attnfuzz.harness.cli.releases.commands import EXAMPLES
 from attnfuzz.harness.cli.releases.sweep_table import print_sweep
 from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, details, print_line, tell

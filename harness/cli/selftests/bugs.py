@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.backends.registry import WrongDevice, fixed, on_device, resolve
-from attnfuzz.harness.cli.answers import BugResult, BugResults, Bugs, ListedBug
 from attnfuzz.harness.cli.given import named
+from attnfuzz.harness.cli.selftests.answers import BugResult, BugResults, Bugs, ListedBug
 from attnfuzz.harness.cli.terminal import (
     BadInput,
     Exit,

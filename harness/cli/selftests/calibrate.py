@@ -16,8 +16,8 @@ from attnfuzz.harness.calibrate.apart import CalibrationRequest, measure_apart
 from attnfuzz.harness.calibrate.calibrate import Measured, calibration
 from attnfuzz.harness.calibrate.sample import CannotCalibrate
 from attnfuzz.harness.campaign.prepare import prepare
-from attnfuzz.harness.cli.answers import CalibrationAnswer, Calibrations
 from attnfuzz.harness.cli.given import Trees, chosen_backends, compiled_backends
+from attnfuzz.harness.cli.selftests.answers import CalibrationAnswer, Calibrations
 from attnfuzz.harness.cli.terminal import (
     BadInput,
     Exit,

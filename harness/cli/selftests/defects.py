@@ -20,8 +20,8 @@ from attnfuzz.harness.campaign.events import CampaignStarted, Event, FindingFile
 from attnfuzz.harness.campaign.plan import MOST_OUTPUTS_PER_CASE, Plan
 from attnfuzz.harness.campaign.run import run, start_jobs
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.cli.answers import Defects, ListedDefect
 from attnfuzz.harness.cli.given import named
+from attnfuzz.harness.cli.selftests.answers import Defects, ListedDefect
 from attnfuzz.harness.cli.terminal import (
     Exit,
     Terminal,

@@ -6,7 +6,8 @@ An `OtherHome` of the core's commands.
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnfuzz.harness.cli.answers import FindingInCampaign, ServerFinding, ServerFindings, ShownServerFinding
+from attnfuzz.harness.cli.answers import FindingInCampaign
+from attnfuzz.harness.cli.servers.answers import ServerFinding, ServerFindings, ShownServerFinding
 from attnfuzz.harness.cli.servers.serve import serve_answer
 from attnfuzz.harness.cli.terminal import Terminal, answer, details, print_line
 from attnfuzz.harness.serve.findings import SCRIPT, ServeRecord

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from attnfuzz.harness.cli.answers import ServeAnswer, ServerFinding
+from attnfuzz.harness.cli.servers.answers import ServeAnswer, ServerFinding
 from attnfuzz.harness.cli.signals import stop_on_signals
 from attnfuzz.harness.cli.terminal import Exit, Terminal, answer, details, print_line
 from attnfuzz.harness.findings.state import State
