@@ -5,7 +5,7 @@ they are run: the failure passes without each of the marks, and it fails with th
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 X = TypeVar("X")
 C_contra = TypeVar("C_contra", contravariant=True)
@@ -34,19 +34,12 @@ class Predictions(Protocol[X, C_contra]):
         """Return the input without all features but the marks, if it still fails as the cause predicts."""
 
 
-class Attributed(NamedTuple, Generic[X, C]):
-    """The cause that explains a failure, or None, and the input to go on with.
+def attribute(predictions: Predictions[X, C], tried: X, causes: Iterable[C]) -> tuple[C | None, X]:
+    """Return the first of the causes that explains a failing input, or None, and the input to go on with.
 
     Without a cause, it is another input if the failure also occurs without a mark of a known cause: then something else
     is beneath.
     """
-
-    cause: C | None
-    tried: X
-
-
-def attribute(predictions: Predictions[X, C], tried: X, causes: Iterable[C]) -> Attributed[X, C]:
-    """Return the first of the causes that explains a failing input."""
     causes = list(causes)
     left, absent = list(causes), list[C]()
     while left and not predictions.over():
@@ -66,5 +59,5 @@ def attribute(predictions: Predictions[X, C], tried: X, causes: Iterable[C]) -> 
             absent.append(cause)
             left = [each for each in causes if each not in absent]
         elif passes and (alone := predictions.alone(cause, tried, marks)) is not None:
-            return Attributed(cause, alone)
-    return Attributed(None, tried)
+            return cause, alone
+    return None, tried

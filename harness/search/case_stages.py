@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, by_chance, comes_back
 from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
-from attnfuzz.harness.search.attribute import Attributed
 from attnfuzz.harness.search.known import KnownCause, KnownCauses
 from attnfuzz.harness.search.messages import AnyMessage, Caught, Lost, ShrinkBudget
 from attnfuzz.harness.search.misread import known_misreading
@@ -84,7 +83,7 @@ class CaseStages:
         self._tell_pursued(suspected, pursued)
         return None
 
-    def attribute(self, failing: Pinned[Any]) -> Attributed[Pinned[Any], KnownCause]:
+    def attribute(self, failing: Pinned[Any]) -> tuple[KnownCause | None, Pinned[Any]]:
         """Find the known cause, in a case that the ledger does not accept and with values that show the failure often.
 
         A symptom goes on with its cause's marks alone, and gets a smaller budget.
@@ -98,7 +97,7 @@ class CaseStages:
             failing = self._at(failing, case)
         if cause is not None:
             failing.limit(replace(SYMPTOM, seconds=min(SYMPTOM.seconds, self._slice.time.budget.seconds)))
-        return Attributed(cause, failing)
+        return cause, failing
 
     def reduce(self, failing: Pinned[Any], cause: KnownCause | None) -> Pinned[Any]:
         """Minimize the case. It keeps the features that its cause needs, and gets no new ones."""
@@ -194,7 +193,8 @@ class CaseStages:
     def _as_it_is(self, failing: Pinned[Any], clues: frozenset[Feature] = frozenset()) -> KnownCause | None:
         """Return the cause that explains a failure, within a separate budget. A failure beneath it is ignored."""
         failing.limit(self._slice.time.within(ATTRIBUTION))
-        return attribute_case(failing, self._slice.causes, self._slice.allowed, needed=clues, share=1).cause
+        cause, _ = attribute_case(failing, self._slice.causes, self._slice.allowed, needed=clues, share=1)
+        return cause
 
     def _pursuit(self, failing: Pinned[Any], *, came_back: bool = False) -> Pursuit:
         capability, budget = self._slice.capability, self._slice.time.budget
@@ -216,7 +216,7 @@ class CaseStages:
         cause = ""
         if needs := needs_late(pursued, self._slice.runner.verdict):
             pinned = self.pin(fingerprint, pursued.case, pursued.verdict)
-            known = attribute_case(pinned, self._slice.causes, self._slice.allowed).cause
+            known, _ = attribute_case(pinned, self._slice.causes, self._slice.allowed)
             name = finding_name(pursued.case, pursued.observation)
             race = KnownCause(name=name, case=pursued.case, fingerprint=fingerprint, needs=needs)
             cause = self._slice.causes.add(race, cause=known)

@@ -32,6 +32,6 @@ def compared(
             pinned = pin(other.fingerprint, other.case, verdict)
             beside = [each for each in known if each.name != other.name]
             needed = other.clues if other.ablated else frozenset()
-            if attribute_case(pinned, (cause,), allowed, needed=needed, beside=beside, share=1).cause is not None:
+            if attribute_case(pinned, (cause,), allowed, needed=needed, beside=beside, share=1)[0] is not None:
                 return SameCauses(name=other.name, cause=cause.name)
     return same if one_misreading(pair.cause, pair.other, run, allowed) else None

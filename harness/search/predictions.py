@@ -6,7 +6,7 @@ from typing import Any
 from attnfuzz.harness.family import family_of
 from attnfuzz.harness.reduce.ablation import ablations, features_in, reseeded, unusual_in
 from attnfuzz.harness.reduce.plainest import plainest
-from attnfuzz.harness.search.attribute import Attributed, attribute
+from attnfuzz.harness.search.attribute import attribute
 from attnfuzz.harness.search.known import KnownCause, visible_with
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.pinned import Pinned
@@ -36,8 +36,8 @@ def attribute_case(
     needed: Collection[Feature] = frozenset(),
     beside: Iterable[KnownCause] = (),
     share: float = SHARE,
-) -> Attributed[AnyCase, KnownCause]:
-    """Find the cause that explains a pinned failure, within a `share` of the failure's budget.
+) -> tuple[KnownCause | None, AnyCase]:
+    """Find the cause that explains a pinned failure, and the case to go on with, within a `share` of its budget.
 
     The failure is known to need the features `needed`. A variant may fail as the known causes `beside` do. An exception
     from the backend's own code has the cause that is known to raise it.
@@ -47,7 +47,7 @@ def attribute_case(
     observation = pinned.observation(pinned.first)
     exception = "" if observation is None else observation.exception
     if (raising := next((each for each in causes if exception in each.exceptions), None)) is not None:
-        return Attributed(raising, pinned.first)
+        return raising, pinned.first
     predictions = _CasePredictions(pinned, allowed, (*causes, *beside), frozenset(needed), share)
     return attribute(predictions, pinned.first, causes)
 

@@ -2,8 +2,6 @@
 
 from typing import Protocol, TypeVar
 
-from attnfuzz.harness.search.attribute import Attributed
-
 X = TypeVar("X")
 C = TypeVar("C")
 F_co = TypeVar("F_co", covariant=True)
@@ -15,7 +13,7 @@ class Stages(Protocol[X, C, F_co]):
     def confirm(self, suspected: X) -> X | None:
         """Return the failure if it comes back under fresh conditions, else None."""
 
-    def attribute(self, failing: X) -> Attributed[X, C]:
+    def attribute(self, failing: X) -> tuple[C | None, X]:
         """Return the known cause that explains a failure, if any, and the failure to go on with."""
 
     def reduce(self, failing: X, cause: C | None) -> X:

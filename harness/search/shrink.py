@@ -10,7 +10,6 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.reduce import reduce_calls
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
 from attnfuzz.harness.sandbox.confirm import comes_back
-from attnfuzz.harness.search.attribute import Attributed
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.needs import cause_of
@@ -103,8 +102,8 @@ class _Stages:
     def confirm(self, suspected: Pinned[Any]) -> Pinned[Any] | None:
         return suspected
 
-    def attribute(self, failing: Pinned[Any]) -> Attributed[Pinned[Any], KnownCause]:
-        return Attributed(None, failing)
+    def attribute(self, failing: Pinned[Any]) -> tuple[KnownCause | None, Pinned[Any]]:
+        return None, failing
 
     def reduce(self, failing: Pinned[Any], cause: KnownCause | None) -> Pinned[Any]:
         # Making candidates of a large case is slow, and has to end with the time.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from attnfuzz.harness.search.attribute import Attributed, attribute
+from attnfuzz.harness.search.attribute import attribute
 from attnfuzz.harness.serve.ablation import ARRIVALS, Repeat, ablated, features, without
 from attnfuzz.harness.serve.judging import ServedFault
 from attnfuzz.harness.serve.surface import Surface
@@ -26,7 +26,7 @@ def attribute_trace(
     surface: Surface,
     *,
     over: Callable[[], bool],
-) -> Attributed[RequestTrace, KnownServerCause]:
+) -> tuple[KnownServerCause | None, RequestTrace]:
     """Find the known cause that explains a failing trace: of several, the one that needs most is tried first."""
     likely = sorted((each for each in known if each.fault.like(fault)), key=lambda each: -len(each.needs))
     return attribute(_TracePredictions(repeat, surface, over), trace, likely)

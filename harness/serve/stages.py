@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from attnfuzz.harness.search.attribute import Attributed
 from attnfuzz.harness.serve.ablation import Rerunning, ablated, features
 from attnfuzz.harness.serve.check import Judged
 from attnfuzz.harness.serve.judging import ServedFault, ServedKind
@@ -88,11 +87,11 @@ class TraceStages:
                 break
         return replace(suspected, times=times, runs=self.runs) if times else None
 
-    def attribute(self, failing: Hunted) -> Attributed[Hunted, KnownServerCause]:
+    def attribute(self, failing: Hunted) -> tuple[KnownServerCause | None, Hunted]:
         """Find the known cause of a failure, or the trace in which something else is beneath a known one."""
         over, repeat = self._over(self._share), self._repeats(failing)
-        found = attribute_trace(failing.trace, failing.fault, self._known, repeat, self._surface, over=over)
-        return Attributed(found.cause, replace(failing, trace=found.tried))
+        cause, trace = attribute_trace(failing.trace, failing.fault, self._known, repeat, self._surface, over=over)
+        return cause, replace(failing, trace=trace)
 
     def reduce(self, failing: Hunted, cause: KnownServerCause | None) -> Hunted:
         """Minimize a failure that no known cause explains, without the features that it does not need."""

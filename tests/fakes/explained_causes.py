@@ -72,7 +72,7 @@ def explained(
         aside=lambda _case, _verdict: None,
     )
     needed = [FEATURES[name] for name in failing_needs]
-    return attribute_case(pinned, (cause,), allowed, needed=needed, beside=beside).cause is not None
+    return attribute_case(pinned, (cause,), allowed, needed=needed, beside=beside)[0] is not None
 
 
 def lengths(case: Case) -> list[tuple[int, int]]:
