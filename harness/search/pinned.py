@@ -1,7 +1,6 @@
 """The failure that is being shrunk: decides which smaller cases fail in the same way, within a budget."""
 
 import math
-import time
 from collections.abc import Callable, Hashable
 from copy import copy
 from typing import Generic, Self, TypeVar
@@ -11,15 +10,13 @@ from attnfuzz.harness.reduce import identity
 from attnfuzz.harness.reduce.ablation import FRESH_SEEDS, features_in
 from attnfuzz.harness.sandbox.confirm import STATISTICAL
 from attnfuzz.harness.search.messages import ShrinkBudget
+from attnfuzz.harness.search.spending import Spending
 from attnfuzz.harness.verdict.failures import DEATHS, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.features.row import Feature
 
 C = TypeVar("C", bound=AnyCase)
-
-NEEDS_SHARE = 0.2
-"""Share of the budget for finding the features that the smallest case needs."""
 
 _NEAR = 2.0
 """Margin below which other values may bring an error below its bound."""
@@ -37,11 +34,7 @@ _MOST_RUNS = 48
 """Maximum number of runs of a variant for this. A rarer failure does not count as needing its feature."""
 
 
-_RUNS_TO_END = 2
-"""Number of the slowest runs for which there must be time: one more, and one that confirms its case."""
-
-
-class Pinned(Generic[C]):
+class Pinned(Spending, Generic[C]):
     """The failure with `fingerprint` of the case `first`. A fault is the same at any address, an exception at one line.
 
     `case` is the smallest case known to fail alike, and `clues` those that it needs as far as is known. The first case
@@ -69,10 +62,8 @@ class Pinned(Generic[C]):
         self._verdicts: dict[Hashable, Verdict] = {identity(first): verdict}
         pinned = fingerprint.among(verdict.failures)
         self._exception = "" if pinned is None else pinned.exception
-        self._run = run
-        self._slowest = slowest
-        self._aside = aside
-        self.limit(budget)
+        self._run, self._aside = run, aside
+        super().__init__(budget, slowest)
 
     def reduced_to(self, case: C, clues: frozenset[Feature]) -> Self:
         """Return the failure with a smaller case, which was run, and the clues that it needs."""
@@ -166,10 +157,8 @@ class Pinned(Generic[C]):
         """Return the verdict on `case`, or None if it was not run before and the budget is spent."""
         key = identity(case)
         if key not in self._verdicts and not self.spent:
-            self._runs_left -= 1
-            started = time.monotonic()
-            self._verdicts[key] = self._run(case)
-            self._slowest = max(self._slowest, time.monotonic() - started)
+            with self.counted():
+                self._verdicts[key] = self._run(case)
             self._aside(case, self._verdicts[key])
         return self._verdicts.get(key)
 
@@ -178,36 +167,9 @@ class Pinned(Generic[C]):
         verdict = self._verdicts.get(identity(case))
         return verdict is not None and verdict.unsupported is not None
 
-    def limit(self, budget: ShrinkBudget) -> None:
-        """Set the budget from now on."""
-        self._budget = budget
-        self._runs_left = budget.runs
-        self._deadline = time.monotonic() + budget.seconds
-
     def verdict(self, case: C) -> Verdict:
         """Return the cached verdict on a case."""
         return self._verdicts[identity(case)]
-
-    @property
-    def left(self) -> float:
-        """The remaining share of the budget, of runs or seconds, whichever is less; 0 if it is spent.
-
-        There must be time for the slowest run, and to confirm its case: a hang takes seconds.
-        """
-        seconds = self._deadline - time.monotonic() - _RUNS_TO_END * self._slowest
-        if self._runs_left <= 0 or seconds <= 0:
-            return 0.0
-        return min(self._runs_left / self._budget.runs, seconds / self._budget.seconds)
-
-    @property
-    def spent(self) -> bool:
-        """Whether the budget is spent."""
-        return not self.left
-
-    @property
-    def reduced(self) -> bool:
-        """Whether the shrinking part of the budget is spent."""
-        return self.left <= NEEDS_SHARE
 
     def _near(self, case: C) -> bool:
         """Return whether other values may bring the error of a case that fails like the first one below its bound."""

@@ -256,7 +256,7 @@ def test_a_failure_does_not_need_the_rows_that_make_it_likely(heads: int) -> Non
 def test_no_run_begins_that_could_not_end_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each run of a hang takes 10 s, and the smallest case has to be confirmed."""
     now = 0.0
-    monkeypatch.setattr("attnfuzz.harness.search.pinned.time.monotonic", lambda: now)
+    monkeypatch.setattr("attnfuzz.harness.search.spending.time.monotonic", lambda: now)
     failed = Verdict(observations=(Observation(kind=Kind.HANG, place="", message="it hangs"),))
 
     def run(_: Case) -> Verdict:
