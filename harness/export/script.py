@@ -1,6 +1,6 @@
 """Rendering calls as a stand-alone script: memory, calls, expected results, and kernels."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from math import prod
 
@@ -117,6 +117,7 @@ def render_script(
         about=(
             *parts.about,
             *_repeated(recurrence),
+            f"run() makes the calls{_answered(judging, calls)}.",
             "Exit code: 0 nothing is wrong, 1 the fault shows, 2 it could not run.",
         ),
         notes=calls.notes,
@@ -126,6 +127,17 @@ def render_script(
         device=parts.device if "DEVICE" in rest else None,
         rest=rest,
     )
+
+
+def _answered(judging: Mapping[str, object], calls: CallCase) -> str:
+    """Name the functions that say whether the results are right, if any."""
+    if "first_body" in judging:
+        return ", those of two runs, and compares the rows of both"
+    if judging:
+        return ", attention() computes the right answer in fp64, and compare() reports the errors"
+    names = {"compare_cache": calls.written, "compare_tensor": calls.expected, "compare_lists": calls.lists}
+    used = [name for name, some in names.items() if some]
+    return f", {' and '.join(used)} reports the errors" if used else ""
 
 
 def _repeated(recurrence: Recurrence | None) -> list[str]:

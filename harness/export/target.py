@@ -265,7 +265,7 @@ def flashinfer_parts(
             f"Run it with Python 3.11+, torch{' and FlashInfer' if library else ''}, on a GPU that has these kernels.",
             f"Written by attnfuzz {attnfuzz.__version__} from case {case_id}, for",
             f"{', '.join(versions_of('flashinfer-python', 'cuda-bindings', 'torch'))}.",
-            f"The failure was seen with the kernels of {calls.backend}, which take the same arguments.",
+            f"The failure was seen with attnfuzz's backend {calls.backend}, {_kernels(backend)}.",
             *_differences(recorded, calls, workspace_bytes if workspaces else None),
         ),
         allocate="allocate_cuda.py.j2" if guarded else "allocate_plain.py.j2",
@@ -285,6 +285,12 @@ def flashinfer_parts(
             "timeout": math.ceil(TIMEOUT_SECONDS * backend.capability.patience) + _COMPILATION_SECONDS,
         },
     )
+
+
+def _kernels(backend: Backend) -> str:
+    if backend.capability.device is Device.CUDA:
+        return "which makes these calls"
+    return "whose kernels take the same arguments on a CPU"
 
 
 def _adapt(workspace_bytes: int, name: str, text: str) -> str:

@@ -268,7 +268,7 @@ def test_scripts_define_all_names_and_begin_with_the_calls(runner: Runner, case:
     text = path.read_text()
     assert "attnfuzz." not in text.replace("attnfuzz.kernels.planning.fixup", "")
     assert (
-        text.index("def allocate(") < text.index("def run():") < text.index("def main():") < text.index("# The kernels")
+        text.index("def run():") < text.index("def allocate(") < text.index("def main():") < text.index("# The kernels")
     )
 
 
