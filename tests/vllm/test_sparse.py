@@ -47,9 +47,12 @@ def failures(backend: str, runner: Runner, examples: int) -> list[Observation]:
     return found
 
 
-@pytest.mark.parametrize("version", ["0.18.1", "0.31.0", "0.33.0"])
-def test_lists_of_a_release_are_right(version: str, runner: Runner) -> None:
-    assert not failures(f"vllm=={version}:indexer", runner, 40)
+@pytest.mark.parametrize(
+    "backend",
+    ["vllm==0.18.1:indexer", "vllm==0.31.0:indexer", "vllm==0.33.0:indexer", "vllm==0.33.0:flashmla_sparse"],
+)
+def test_lists_of_a_release_are_right(backend: str, runner: Runner) -> None:
+    assert not failures(backend, runner, 40)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

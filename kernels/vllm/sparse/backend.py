@@ -20,10 +20,10 @@ from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.sparse.capability import SparseCapability
-from attnfuzz.reference.sparse.case import SparseCase
+from attnfuzz.reference.sparse.case import SparseCase, SparseOp
 
 if TYPE_CHECKING:
-    from attnfuzz.kernels.vllm.sparse.session import IndexerSession
+    from attnfuzz.kernels.vllm.sparse.session import PlannedSession
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class VllmSparseBackend:
         release_of(VLLM, self.named.release, progress=progress)
         NATIVE.prepare(progress)
 
-    def open(self, case: SparseCase, bench: Bench) -> "IndexerSession":
+    def open(self, case: SparseCase, bench: Bench) -> "PlannedSession":
         """Open a session on one case. Imports the release, if this process has not."""
         # These modules need a release's packages, which only a process that runs one must have.
         from attnfuzz.kernels.vllm.loader import load  # noqa: PLC0415
-        from attnfuzz.kernels.vllm.sparse.session import IndexerSession  # noqa: PLC0415
+        from attnfuzz.kernels.vllm.sparse.session import IndexerSession, SlotSession  # noqa: PLC0415
 
-        loaded = load(release_of(VLLM, self.named.release), self.named.kind)
-        return IndexerSession(loaded, KernelsBelow(OPS), case, bench)
+        session = IndexerSession if SparseOp.LOGITS in self.capability.chains[0] else SlotSession
+        return session(load(release_of(VLLM, self.named.release), self.named.kind), KernelsBelow(OPS), case, bench)

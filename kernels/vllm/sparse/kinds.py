@@ -5,7 +5,7 @@ from typing import Final
 
 from attnfuzz.kernels.vllm.kinds import HOPPER
 from attnfuzz.reference.sparse.capability import SparseCapability
-from attnfuzz.reference.sparse.case import SparseOp
+from attnfuzz.reference.sparse.case import ListOrder, SparseOp
 
 INDEXER: Final = SparseCapability(
     chains=((SparseOp.WRITE, SparseOp.LOGITS, SparseOp.TOP_K),),
@@ -18,6 +18,22 @@ INDEXER: Final = SparseCapability(
     patience=4.0,
 )
 """The capability of the indexer: pages of 64 and keys of 128 (0.33.0: v1/attention/backends/mla/indexer.py:263)."""
+
+
+SLOT_LISTS: Final = SparseCapability(
+    chains=((SparseOp.TRANSFORM,),),
+    page_sizes=(64,),
+    top_ks=(128, 256, 512),
+    ragged=(False,),
+    orders=(ListOrder.RECENT, ListOrder.SHUFFLED, ListOrder.REPEATED),
+    gaps=False,
+    longest=1 << 14,
+    patience=4.0,
+)
+"""The capability of the conversion of lists: their lengths are multiples of 128 (sparse_utils.py, BLOCK_N).
+
+It moves -1 behind the slots, so that lists with -1 between, which no top-k makes, have another order.
+"""
 
 
 @dataclass(frozen=True)
@@ -46,5 +62,11 @@ SPARSE_KINDS: Final = {
         builder="DeepseekV32IndexerMetadataBuilder",
         layer="vllm.model_executor.layers.sparse_attn_indexer",
         capability=INDEXER,
+    ),
+    "flashmla_sparse": SparseKind(
+        module="vllm.v1.attention.backends.mla.flashmla_sparse",
+        builder="FlashMLASparseMetadataBuilder",
+        layer="vllm.v1.attention.backends.mla.sparse_utils",
+        capability=SLOT_LISTS,
     ),
 }

@@ -1,5 +1,6 @@
 """A case of sparse attention on a release: each step is planned by its builder, and run by its layer."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -13,24 +14,26 @@ from attnfuzz.kernels.releases.origins import Origins
 from attnfuzz.kernels.releases.rejection import rejections_of
 from attnfuzz.kernels.sparse.index_cache import cache_content, new_keys, written_keys
 from attnfuzz.kernels.sparse.inputs import OpInputs
-from attnfuzz.kernels.sparse.results import Selected, SparseResult
+from attnfuzz.kernels.sparse.results import Part, Selected, SparseResult, written_rows
 from attnfuzz.kernels.vllm.adaptations import PINNED
 from attnfuzz.kernels.vllm.runner import WORDS
 from attnfuzz.kernels.vllm.server import REMEDY
-from attnfuzz.kernels.vllm.sparse.indexer import Indexer, rows_in_batch
-from attnfuzz.kernels.vllm.sparse.kernels import WRITE
+from attnfuzz.kernels.vllm.sparse.indexer import Indexer
+from attnfuzz.kernels.vllm.sparse.kernels import LOGITS, PAGED_LOGITS, WRITE
+from attnfuzz.kernels.vllm.sparse.planner import Planner, rows_in_batch
+from attnfuzz.kernels.vllm.sparse.slot_lists import CONVERT, SlotLists, positions_of
 from attnfuzz.reference.case import Launch
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.sparse.case import SparseCase, SparseMode, SparseStep
 from attnfuzz.reference.sparse.indexer import Scoring
-from attnfuzz.reference.sparse.lists import Selection
+from attnfuzz.reference.sparse.lists import Selection, to_slots
 
 _ALPHA: Final = 2.0**-40
 """The probability that a right kernel leaves the bounds of a step's scores."""
 
 
-class IndexerSession:
-    """A session on a release's indexer: its write of new keys, and the lists that it makes of their scores.
+class PlannedSession(ABC):
+    """A session on a release's planner.
 
     Steps that verify the same number of drafts share a server. All others run on that with the most drafts, but
     replayed decodes on one without: graphs are those of uniform batches.
@@ -42,27 +45,72 @@ class IndexerSession:
         ASKED.watch(release.root, release.project.title, release.version, PINNED, REMEDY)
         loaded.listen(ASKED.note)
         self._origins = Origins(release.root, release.project.name)
-        self._servers: dict[int, Indexer] = {}
-        with self._running():
-            self._cache = bench.memory.copy("kv_cache", cache_content(OpInputs(case, 0)))
+        self._servers: dict[int, Planner] = {}
 
     def forward(self, index: int) -> SparseResult:
         """Run one step."""
         inputs = OpInputs(self._case, index)
         self._bench.launcher.reached_by(WORDS[Launch.REPLAY if inputs.step.replayed else Launch.EAGER])
+        parts = tuple(self._parts(inputs))
+        ASKED.check()
+        return SparseResult(parts)
+
+    @abstractmethod
+    def _parts(self, inputs: OpInputs) -> Iterator[Part]:
+        """Run a step, and yield the results of its ops."""
+
+    @abstractmethod
+    def _planner(self, drafts: int) -> Planner:
+        """Make a server with `drafts` draft tokens per request."""
+
+    def _lists(self, inputs: OpInputs) -> torch.Tensor:
+        """Run a step. Returns the lists of its rows."""
+        with rejections_of(self._loaded.release), self._running():
+            planner = self._server(inputs.step)
+            batch = planner.run(inputs)
+        return planner.lists[rows_in_batch(inputs, batch.order).argsort()]
+
+    def _server(self, step: SparseStep) -> Planner:
+        drafts = self._drafts(step)
+        if drafts not in self._servers:
+            self._servers[drafts] = self._planner(drafts)
+        return self._servers[drafts]
+
+    def _drafts(self, step: SparseStep) -> int:
+        """Return the number of draft tokens per request on the server that runs a step."""
+        if step.mode is SparseMode.VERIFY:
+            return step.queries - 1
+        if step.replayed:
+            return 0
+        return max((each.queries - 1 for each in self._case.steps if each.mode is SparseMode.VERIFY), default=0)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Prepare the process for code of the release."""
+        release = self._loaded.release
+        with below(release.flashinfer, self._bench, self._kernels, self._origins), torch.inference_mode(mode=False):
+            yield
+
+
+class IndexerSession(PlannedSession):
+    """A session on the indexer: its write of new keys, and the lists that it makes of their scores."""
+
+    def __init__(self, loaded: Any, kernels: KernelsBelow, case: SparseCase, bench: Bench) -> None:
+        super().__init__(loaded, kernels, case, bench)
+        with self._running():
+            self._cache = bench.memory.copy("kv_cache", cache_content(OpInputs(case, 0)))
+
+    def _planner(self, drafts: int) -> Planner:
+        return Indexer(self._loaded, self._case, self._bench, drafts, self._cache)
+
+    def _parts(self, inputs: OpInputs) -> Iterator[Part]:
         slots = inputs.all_slots[new_keys(inputs)]
         self._bench.memory.overwrite(self._cache, cache_content(inputs, slots))
         before = self._cache.clone()
-        with rejections_of(self._loaded.release), self._running():
-            lists, batch = self._server(inputs.step).run(inputs)
-        ASKED.check()
-        tokens = tuple((b, j) for b, request in enumerate(inputs.step.requests) for j in range(request.q_len))
-        written = written_keys(inputs, before, self._cache, tokens, WRITE.name)
-        if not tokens:
-            return SparseResult((written,))
-        return SparseResult(
-            (written, self._selected(inputs, lists[rows_in_batch(inputs, batch.order).argsort()], tokens))
-        )
+        lists, tokens = self._lists(inputs), _tokens(inputs)
+        yield written_keys(inputs, before, self._cache, tokens, WRITE.name)
+        if tokens:
+            yield self._selected(inputs, lists, tokens)
 
     def _selected(self, inputs: OpInputs, lists: torch.Tensor, tokens: tuple[tuple[int, int], ...]) -> Selected:
         """Return the lists of the rows of the step, beside the scores of their keys within a kernel's error."""
@@ -83,25 +131,25 @@ class IndexerSession:
         )
         low, high = scoring.bounds(NoiseModel.fp32_arithmetic(), _ALPHA)
         selection = Selection(low, starts, lengths, self._case.geometry.top_k, highest=high)
-        return Selected("sparse_attn_indexer", "topk_indices_buffer", lists, selection, tokens)
+        # Its arguments decide about the lists.
+        kernel = PAGED_LOGITS if inputs.step.mode.batched else LOGITS
+        return Selected(kernel.name, "topk_indices_buffer", lists, selection, tokens)
 
-    def _server(self, step: SparseStep) -> Indexer:
-        drafts = self._drafts(step)
-        if drafts not in self._servers:
-            self._servers[drafts] = Indexer(self._loaded, self._case, self._bench, drafts, self._cache)
-        return self._servers[drafts]
 
-    def _drafts(self, step: SparseStep) -> int:
-        """Return the number of draft tokens per request on the server that runs a step."""
-        if step.mode is SparseMode.VERIFY:
-            return step.queries - 1
-        if step.replayed:
-            return 0
-        return max((each.queries - 1 for each in self._case.steps if each.mode is SparseMode.VERIFY), default=0)
+class SlotSession(PlannedSession):
+    """A session on the conversion of positions to slots of the KV cache."""
 
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        """Prepare the process for code of the release."""
-        release = self._loaded.release
-        with below(release.flashinfer, self._bench, self._kernels, self._origins), torch.inference_mode(mode=False):
-            yield
+    def _planner(self, drafts: int) -> Planner:
+        return SlotLists(self._loaded, self._case, self._bench, drafts)
+
+    def _parts(self, inputs: OpInputs) -> Iterator[Part]:
+        slots, tokens = self._lists(inputs), _tokens(inputs)
+        tables = tuple(inputs.pages[b] for b, _ in tokens)
+        right = to_slots(positions_of(inputs), tables, self._case.geometry.page_size)
+        before = torch.full_like(slots, -(1 << 31))
+        yield written_rows(CONVERT, "slots", before, slots, right, right, tokens)
+
+
+def _tokens(inputs: OpInputs) -> tuple[tuple[int, int], ...]:
+    """Return the request of each row, and which of its tokens it is."""
+    return tuple((b, j) for b, request in enumerate(inputs.step.requests) for j in range(request.q_len))

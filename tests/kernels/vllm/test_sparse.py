@@ -12,6 +12,7 @@ from attnfuzz.kernels.vllm.engine import ENGINE
 from attnfuzz.kernels.vllm.sparse import kernels
 from attnfuzz.kernels.vllm.sparse.backend import VllmSparseBackend
 from attnfuzz.kernels.vllm.sparse.batch import ServerBuffers, batch_of
+from attnfuzz.kernels.vllm.sparse.kinds import SPARSE_KINDS
 from attnfuzz.reference.sparse.case import SparseCase, SparseGeometry, SparseMode, SparseOp, SparseRequest, SparseStep
 
 
@@ -42,8 +43,9 @@ def buffers() -> ServerBuffers:
     return ServerBuffers(SimpleNamespace(release=release, module=lambda _: module), 4, 16, 3)
 
 
-def test_a_kind_of_sparse_attention_is_a_backend_of_a_release() -> None:
-    assert isinstance(ENGINE.resolve("vllm==0.33.0:indexer"), VllmSparseBackend)
+@pytest.mark.parametrize("kind", SPARSE_KINDS)
+def test_a_kind_of_sparse_attention_is_a_backend_of_a_release(kind: str) -> None:
+    assert isinstance(ENGINE.resolve(f"vllm==0.33.0:{kind}"), VllmSparseBackend)
 
 
 def test_padding_of_a_replayed_step_has_no_tokens_keys_or_slots() -> None:
