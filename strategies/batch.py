@@ -16,7 +16,7 @@ from attnfuzz.strategies.choices import Choice, choice, integer, odds
 from attnfuzz.strategies.lean import NO_LEAN, Lean
 from attnfuzz.strategies.scope import Scope
 
-# Queries in the smallest common tile, and the weight of lengths at its edges.
+# Queries or keys in the smallest common tile, and the weight of lengths at its edges.
 _TILE, _AT_AN_EDGE = 64, 6
 # With Emptiness.SOME, one draw in this many is a length of 0.
 _ONE_EMPTY_IN = 10
@@ -33,7 +33,8 @@ class Emptiness(Enum):
 def _kv_options(page_size: int, ceiling: int, emptiness: Emptiness, *, flat: bool) -> tuple[int, ...]:
     """Return KV lengths from 0 to `ceiling` in ascending order, repeated by weight.
 
-    Without `flat`, a length n has a weight of about 1 / n. Lengths at a page's edge always have a higher weight.
+    Without `flat`, a length n has a weight of about 1 / n. Lengths at the edges of pages and of a kernel's tiles always
+    have a higher weight.
     """
     if emptiness is Emptiness.ALL:
         return (0,)
@@ -42,9 +43,18 @@ def _kv_options(page_size: int, ceiling: int, emptiness: Emptiness, *, flat: boo
     for length in (1, page_size - 1, page_size, page_size + 1, 2 * page_size, 2 * page_size + 1):
         if length in weights:
             weights[length] += edge
+    _weigh_tiles(weights)
     others = sum(weights.values())
     empty = 3 * others if emptiness is Emptiness.MOST else others // (_ONE_EMPTY_IN - 1)
     return (0,) * max(1, empty) + tuple(length for length, weight in weights.items() for _ in range(weight))
+
+
+def _weigh_tiles(weights: dict[int, int]) -> None:
+    """Raise the weights of lengths from 1 on that are at the edges of tiles."""
+    for edge in range(_TILE, len(weights) + 2, _TILE):
+        for length in (edge - 1, edge, edge + 1):
+            if length in weights:
+                weights[length] += _AT_AN_EDGE
 
 
 @cache
@@ -75,10 +85,7 @@ def q_options(ceiling: int) -> tuple[int, ...]:
     Short ones have a higher weight, and so do lengths at the edges of a kernel's tiles.
     """
     weights = {length: max(1, 16 // length) for length in range(1, ceiling + 1)}
-    for edge in range(_TILE, ceiling + 1, _TILE):
-        for length in (edge - 1, edge, edge + 1):
-            weights[length] = weights.get(length, 0) + _AT_AN_EDGE
-    weights = {length: weight for length, weight in weights.items() if length <= ceiling}
+    _weigh_tiles(weights)
     some = tuple(length for length, weight in weights.items() for _ in range(weight))
     return some + (0,) * (len(some) // 16 + 1)
 
