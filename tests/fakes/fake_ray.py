@@ -38,8 +38,8 @@ class FakeRay:
     def cluster_resources(self) -> Mapping[str, float]:
         return {"GPU": self.gpus} if self.gpus else {}
 
-    def remote(self, *, num_cpus: int, num_gpus: float) -> Any:
-        assert num_cpus == 1
+    def remote(self, *, num_cpus: int, num_gpus: float, max_concurrency: int) -> Any:
+        assert (num_cpus, max_concurrency) == (1, 2)
         self.reserved.append(num_gpus)
         return lambda _: SimpleNamespace(remote=self._actor)
 

@@ -88,12 +88,19 @@ def test_survivors_are_listed_with_their_titles() -> None:
 
 
 def test_kills_are_counted_by_first_tier_and_by_all_tiers() -> None:
-    assert [line.split() for line in shown(ONE_SEED)[-8:-3]] == [
+    assert [line.split() for line in shown(ONE_SEED)[-11:-6]] == [
         ["killed", "by", "first", "at", "all"],
         ["T1", "1", "1"],
         ["T2", "0", "1"],
         ["T4", "0", "1"],
         ["guards", "1", "1"],
+    ]
+
+
+def test_kills_are_counted_by_family_with_the_examples_that_they_took() -> None:
+    assert [line.split() for line in shown([*ONE_SEED, *THREE_SEEDS]) if line.startswith(("family", "attention"))] == [
+        ["family", "planted", "killed", "examples", "(median)", "(95%)"],
+        ["attention", "5", "3", "14", "1,234"],
     ]
 
 
