@@ -100,7 +100,7 @@ class PlainCheck(NamedTuple):
     def _advice(self) -> str:
         """Return the likely remedy, or "" if it is not known."""
         if self.symptoms[0].observation.kind is Kind.UNWRITTEN and self.failed == len(self.judged):
-            return "Write into the given tensor: out.copy_(result). Assigning to the name, out = result, has no effect."
+            return "Write every row of the given tensor: out.copy_(result). An assignment, out = result, writes none."
         failed = [case for symptom in self.symptoms for case in symptom.cases]
         passed = [case for case in self.judged if case not in failed]
         for failing, passing in zip(_columns(failed), _columns(passed), strict=False):
