@@ -37,20 +37,18 @@ def _unpadded(case: SparseCase) -> list[SparseCase]:
     return [case.having(steps=steps)] if steps else []
 
 
-def _decoded(case: SparseCase) -> Iterator[SparseCase]:
-    """Yield the case with decode steps of its requests."""
-    steps = tuple(
-        SparseStep(
-            mode=SparseMode.DECODE,
-            requests=tuple(replace(request, q_len=1) for request in step.requests),
-            padding=step.padding,
-            replayed=step.replayed,
-        )
-        for step in case.steps
-        if step.requests
-    )
-    if steps:
-        yield case.having(steps=steps)
+def _of_one_query(case: SparseCase) -> Iterator[SparseCase]:
+    """Yield the case with one query of each request in the modes of its steps, and with decodes."""
+    for mode in (None, SparseMode.DECODE):
+        yield case.having(steps=tuple(_with_one_query(step, mode or step.mode) for step in case.steps))
+
+
+def _with_one_query(step: SparseStep, mode: SparseMode) -> SparseStep:
+    if not step.requests:
+        return step
+    whole = mode is SparseMode.PREFILL
+    requests = tuple(replace(each, q_len=1, kv_len=1 if whole else each.kv_len) for each in step.requests)
+    return replace(step, mode=mode, requests=requests)
 
 
 def _of_chain(case: SparseCase) -> Iterator[SparseCase]:
@@ -94,7 +92,7 @@ TABLE = FeatureTable(
     of_case(
         single("queries", ("one", "several"), lambda case: "one" if _single(case) else "several"),
         "steps",
-        removable("several queries", but("one"), _decoded),
+        removable("several queries", but("one"), _of_one_query),
     ),
     of_case(
         flag("replayed", lambda case: any(step.replayed for step in case.steps)),
