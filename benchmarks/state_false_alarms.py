@@ -46,9 +46,7 @@ def main(backends: tuple[str, ...], rows: int, seconds: float, seed: int) -> Non
     """Measure each backend, and print a table."""
     torch.set_num_threads(1)
     table = [
-        measured(name, dtype, rows, seconds, seed)
-        for name in backends
-        for dtype in backend_of(name).capability.dtypes  # type: ignore[attr-defined]
+        measured(name, dtype, rows, seconds, seed) for name in backends for dtype in backend_of(name).capability.dtypes
     ]
     columns = ("backend", "dtype", "cases", "rows", "rows/s", "failures", "largest margins")
     show("Rows and states of correct kernels", columns, table)
