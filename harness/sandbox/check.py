@@ -5,7 +5,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Self
 
@@ -61,6 +61,10 @@ class Runner:
     `backends` are prepared before workers start, others at their first case. `contract` is "declared" or "strict",
     `alpha` the probability that a correct step fails, the tiers in `without` are skipped, and `progress` gets lines
     about compilations. `device_index` selects the GPU among several (`Teams`).
+
+    Attributes:
+        last_on_gpu: The last case that ran on a GPU, if any did.
+
     """
 
     def __init__(
@@ -78,14 +82,12 @@ class Runner:
             raise ValueError(f"contract {contract!r}: give one of {', '.join(CONTRACTS)}")
         if not 0 < alpha < 1:
             raise ValueError(f"alpha {alpha!r}: give a probability between 0 and 1")
-        self._alpha = alpha
-        self._without = tuple(without)
-        self._strict = contract == "strict"
+        self._task = partial(Task, strict=contract == "strict", alpha=alpha, without=tuple(without))
         self._pace = CasePace(timeout)
         self._progress = progress
         self._ready: set[str] = set()
         self._last: Workers | None = None
-        self._last_on_gpu: AnyCase | None = None
+        self.last_on_gpu: AnyCase | None = None
         for name in backends:
             self._prepare(name)
         self._teams = Teams(device_index)
@@ -112,7 +114,7 @@ class Runner:
     def start(self, backend: str) -> None:
         """Wait until a worker is ready for `backend`. Raises like `verdict`."""
         self._prepare(backend)
-        self._workers(backend).renew()
+        self._teams.of(team_of(backend), backend).renew()
 
     def verdict(self, case: AnyCase, backend: str | None = None) -> Verdict:
         """Run a case on its backend, or on another one. A death becomes an observation.
@@ -123,11 +125,6 @@ class Runner:
             HandlerError, NurseryError: the harness failed, not the tested code.
         """
         return self._run(case, backend or case.backend)
-
-    @property
-    def last_on_gpu(self) -> AnyCase | None:
-        """The last case that ran on a GPU, if any did."""
-        return self._last_on_gpu
 
     @property
     def history(self) -> tuple[AnyCase, ...]:
@@ -146,13 +143,13 @@ class Runner:
             reason = why_not(backend, case)
             if reason is not None:
                 return [Verdict(unsupported=f"{name} does not support {reason}")] * len(cases)
-        workers, patience = self._workers(name), self._patience(name)
-        tasks = [self._task(case, name) for case in cases]
+        workers, patience = self._teams.of(team_of(name), name), self._patience(name, backend)
+        tasks = [msgspec.json.encode(self._task(case=case, backend=name)) for case in cases]
         answers = workers.run_together(tasks, timeout=patience)
         for index, answer in enumerate(answers):
             if isinstance(answer, Death) and answer.killed_from_outside:
                 # Many workers take much memory: blame the case only for a death that recurs alone.
-                answers[index] = self._answer(workers, tasks[index], patience)
+                answers[index] = _answer(workers, tasks[index], patience)
         return [_judged(answer) for answer in answers]
 
     def trace(self, case: AnyCase) -> tuple[Verdict, CallCase | None]:
@@ -161,17 +158,14 @@ class Runner:
         Raises:
             Untraceable: one of the calls can't be serialized. Otherwise like `verdict`.
         """
-        verdict, _, calls = self._traced(case, holes=False)
+        verdict, _, calls = self.trace_both(case, holes=False)
         return verdict, calls
 
-    def trace_both(self, case: AnyCase) -> tuple[Verdict, CallCase | None, CallCase | None]:
+    def trace_both(self, case: AnyCase, *, holes: bool = True) -> tuple[Verdict, CallCase | None, CallCase | None]:
         """Trace like `trace`; the calls of the first run come before those of the related run if these two differ.
 
-        The calls are for a script: buffers may have holes.
+        Buffers may have `holes`, which only a script can fill.
         """
-        return self._traced(case, holes=True)
-
-    def _traced(self, case: AnyCase, *, holes: bool) -> tuple[Verdict, CallCase | None, CallCase | None]:
         # An anonymous file, opened by the worker through this process: nothing remains if both are killed.
         with tempfile.TemporaryFile() as file:
             path = Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
@@ -206,53 +200,21 @@ class Runner:
         reason = why_not(backend, case)
         if reason is not None:
             return Verdict(unsupported=f"{name} does not support {reason}")
-        self._last = self._workers(name)
+        self._last = self._teams.of(team_of(name), name)
         if case.searchable and backend.capability.device is Device.CUDA:
-            self._last_on_gpu = case.having(backend=name)
+            self.last_on_gpu = case.having(backend=name)
         more = (TRACE_SECONDS if trace else 0.0) + (EXPLAIN_SECONDS if explained else 0.0)
-        task = self._task(case, name, trace, explained=explained)
+        task = self._task(case=case, backend=name, trace=trace, explain=explained)
         started = time.monotonic()
-        answer = self._answer(self._last, task, self._patience(name, more=more))
+        answer = _answer(self._last, msgspec.json.encode(task), self._patience(name, backend, more=more))
         if not (more or isinstance(answer, Death)):
             self._pace.add(name, time.monotonic() - started)
         return _judged(answer)
 
-    def _task(self, case: AnyCase, name: str, trace: str | None = None, *, explained: bool = False) -> bytes:
-        return msgspec.json.encode(
-            Task(
-                case=case,
-                backend=name,
-                strict=self._strict,
-                alpha=self._alpha,
-                without=self._without,
-                trace=trace,
-                explain=explained,
-            )
-        )
-
-    def _patience(self, name: str, *, more: float = 0.0) -> Patience:
+    def _patience(self, name: str, backend: Backend, *, more: float = 0.0) -> Patience:
         """Return the limits of a case on a backend, plus `more` seconds."""
-        capability = registry.resolve(name).capability
+        capability = backend.capability
         return self._pace.patience(name, capability.device, capability.patience, more=more)
-
-    def _answer(self, workers: Workers, task: bytes, timeout: Patience) -> bytes | Death:
-        try:
-            answer = workers.run(task, timeout=timeout)
-        except Refused:
-            raise
-        except HandlerError:
-            # An earlier case may have left state that breaks the harness.
-            workers.renew()
-            answer = workers.run(task, timeout=timeout)
-        for _ in range(RUNS_IF_KILLED - 1):
-            if not (isinstance(answer, Death) and answer.killed_from_outside):
-                break
-            workers.renew()
-            answer = workers.run(task, timeout=timeout)
-        return answer
-
-    def _workers(self, backend: str) -> Workers:
-        return self._teams.of(team_of(backend), backend)
 
     def _prepare(self, name: str) -> Backend:
         """Compile a backend's needs while showing progress, so that workers find them in the cache."""
@@ -265,6 +227,24 @@ class Runner:
         backend.prepare(self._progress)
         self._ready.add(name)
         return backend
+
+
+def _answer(workers: Workers, task: bytes, patience: Patience) -> bytes | Death:
+    """Run a task. It is run again if the harness fails, or if its worker is killed from outside."""
+    try:
+        answer = workers.run(task, timeout=patience)
+    except Refused:
+        raise
+    except HandlerError:
+        # An earlier case may have left state that breaks the harness.
+        workers.renew()
+        answer = workers.run(task, timeout=patience)
+    for _ in range(RUNS_IF_KILLED - 1):
+        if not (isinstance(answer, Death) and answer.killed_from_outside):
+            break
+        workers.renew()
+        answer = workers.run(task, timeout=patience)
+    return answer
 
 
 def _alike(one: Verdict, other: Verdict) -> bool:

@@ -1,7 +1,6 @@
 """One slice of the search: draw cases until one fails in a new way, then settle it."""
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +17,6 @@ from attnfuzz.harness.search.messages import (
     FAILS_ALONE,
     AnyMessage,
     CausePair,
-    Gap,
     Lost,
     Replay,
     Slice,
@@ -32,6 +30,7 @@ from attnfuzz.harness.search.rare_deaths import RareDeaths
 from attnfuzz.harness.search.rechecked import rechecked
 from attnfuzz.harness.search.recognition import Recognition
 from attnfuzz.harness.search.settle import settle_confirmed
+from attnfuzz.harness.search.side_results import SideResults
 from attnfuzz.harness.search.slice_time import SliceTime
 from attnfuzz.harness.search.tally import CountingRunner
 from attnfuzz.harness.search.variants import failing_alone
@@ -78,8 +77,9 @@ class Hunt:
             able = capability if case.backend == task.backend else elsewhere(case.backend)
             return able is None or able.why_not(case) is None
 
-        self._task, self._tell, self._novelty, self._allowed = task, tell, novelty, allowed
+        self._task, self._tell, self._allowed = task, tell, allowed
         self._runner = CountingRunner(runner, tell)
+        self._side_results = SideResults(tell, novelty)
         self._time = SliceTime(task)
         self._causes = KnownCauses(task.causes)
         self._failures = NewFailures(task, self._causes, self._runner, allowed, ledger)
@@ -100,9 +100,7 @@ class Hunt:
                 minimized="" if task.minimized is None else task.minimized.name,
             )
         )
-        self._gaps: set[Fingerprint] = set()
         self._pinned: Pinned[Any] | None = None
-        self._unsupported: Counter[str] = Counter()
         self._replayed = 0
 
     def run(self, strategy: SearchStrategy[AnyCase]) -> SliceDone:
@@ -122,7 +120,7 @@ class Hunt:
             replayed=self._replayed,
             stopped_early=self._pinned is not None,
             seconds=self._time.seconds,
-            unsupported=dict(self._unsupported),
+            unsupported=dict(self._side_results.unsupported),
         )
 
     def _replay(self) -> None:
@@ -135,7 +133,7 @@ class Hunt:
                 self._tell(rechecked(self._runner, replay, replay.finding))
                 continue
             verdict = self._runner.verdict(replay.case)
-            self._note(replay.case, verdict)
+            self._side_results.note(replay.case, verdict)
             # A failure that does not occur now may be flaky.
             passing = [each for each in replay.failed if not any(alike(seen, each) for seen in verdict.observations)]
             for each in [verdict] if verdict.failures else [Verdict(observations=(seen,)) for seen in passing]:
@@ -184,23 +182,10 @@ class Hunt:
         if self._on_gpu:
             case = self._deaths.instead_of(case, self._causes, self._allowed)
         verdict = self._runner.search(self._failures.with_past(case, self._recognition.explained))
-        self._note(case, verdict)
+        self._side_results.note(case, verdict)
         self._pinned = self._behind(case, verdict, self._runner.history if verdict.failures or verdict.passed else ())
         if self._pinned is not None:
             raise _SearchEnds
-
-    def _note(self, case: AnyCase, verdict: Verdict) -> None:
-        """Report a case's gaps, rejection and novelty."""
-        if verdict.unsupported is not None:
-            self._unsupported[verdict.unsupported] += 1
-        for observation in verdict.observations:
-            fingerprint = Fingerprint.of(case.backend, observation)
-            if observation.gap and fingerprint not in self._gaps:
-                self._gaps.add(fingerprint)
-                self._tell(Gap(fingerprint=fingerprint, case=case, observation=observation))
-        news = self._novelty.of(case, verdict) if self._novelty is not None else None
-        if news is not None:
-            self._tell(news)
 
     def _behind(self, case: AnyCase, verdict: Verdict, history: tuple[AnyCase, ...]) -> Pinned[Any] | None:
         """Return `_alone`, but prefer a failure that occurs after known ones that the case ignored."""
