@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from math import prod
+from typing import Any, NamedTuple
 
 import jinja2
 from msgspec.structs import replace
@@ -13,7 +14,7 @@ from attnfuzz.harness.export.carried import CannotExport, CarriedFile
 from attnfuzz.harness.export.judging import judging_of
 from attnfuzz.harness.export.python_source import in_docstring, inlined, quoted, source, standard_imports
 from attnfuzz.harness.export.runs import Runs
-from attnfuzz.harness.export.target import Target, flashinfer_parts, native_parts
+from attnfuzz.harness.export.target import Parts, Target, flashinfer_parts, native_parts
 from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.memory.poison import poison
 from attnfuzz.harness.verdict.failures import DAMAGES, DEATHS, Observation
@@ -25,6 +26,30 @@ from attnfuzz.reference.sparse import lists
 
 MAX_BYTES = 64 << 20
 """Maximum total size of the contents that a script includes as text."""
+
+
+class _Shown(NamedTuple):
+    """The calls that a script makes, those of the `first` of two runs that differ, and the failure `seen` in them."""
+
+    calls: CallCase
+    first: CallCase | None
+    backend: Backend
+    seen: Observation | None
+
+    @property
+    def deadly(self) -> bool:
+        """Whether the failure kills the process."""
+        return self.seen is not None and self.seen.kind in DEATHS
+
+    @property
+    def hollow(self) -> bool:
+        """Whether a buffer has a hole."""
+        return any(buffer.hole is not None for buffer in self.calls.buffers)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether buffers are beside guard pages."""
+        return self.seen is None or self.deadly or self.hollow
 
 
 def render_script(
@@ -45,37 +70,77 @@ def render_script(
         CannotExport: the target lacks a kernel, or the contents are too large.
 
     """
-    backend = resolve(calls.backend)
-    first = None if runs is None else runs.first
-    deadly = seen is not None and seen.kind in DEATHS
-    hollow = any(buffer.hole is not None for buffer in calls.buffers)
-    guarded = seen is None or deadly or hollow
-    # Both runs may call different functions.
-    both = calls if first is None else replace(calls, calls=first.calls + calls.calls)
-    if target is Target.FLASHINFER:
-        _, parts = flashinfer_parts(case_id, both, backend, seen, guarded=guarded)
-        first = first and flashinfer_parts(case_id, first, backend, seen, guarded=guarded)[0]
-        calls, _ = flashinfer_parts(case_id, calls, backend, seen, guarded=guarded)
-    else:
-        parts = native_parts(case_id, both, backend, seen, guarded=guarded, carry=carry)
+    shown = _Shown(calls, None if runs is None else runs.first, resolve(calls.backend), seen)
+    shown, parts = _adapted(case_id, shown, target, carry)
     contents = ScriptContents(calls.outputs)
+    body, judging = _bodies(shown, runs, parts, contents)
+    nbytes = sum(map(len, contents.packed.values()))
+    if nbytes > MAX_BYTES:
+        raise CannotExport(f"its buffers take {nbytes >> 20} MiB, a script carries at most {MAX_BYTES >> 20} MiB")
+    rest = _rest(shown, parts, contents, recurrence, body, judging)
+    failure = f"{seen.kind}: {seen.place}" if seen else "No failure seen"
+    where = f" in {calls.mode}" if calls.mode else ""
+    return _template("script.py.j2").render(
+        title=in_docstring(f"{failure}, in calls that {calls.backend} made{where}."),
+        seen=seen,
+        about=(
+            *parts.about,
+            *_repeated(recurrence),
+            f"run() makes the calls{_answered(judging, shown.calls)}.",
+            "Exit code: 0 nothing is wrong, 1 the fault shows, 2 it could not run.",
+        ),
+        notes=calls.notes,
+        imports=standard_imports(rest + "\nsys"),
+        packages=parts.packages,
+        install=parts.install,
+        device=parts.device if "DEVICE" in rest else None,
+        rest=rest,
+    )
+
+
+def _adapted(case_id: str, shown: _Shown, target: Target, carry: Sequence[CarriedFile]) -> tuple[_Shown, Parts]:
+    """Return the calls as the target takes them, and its parts of the script."""
+    backend, seen, guarded = shown.backend, shown.seen, shown.guarded
+    # Both runs may call different functions.
+    both = shown.calls if shown.first is None else replace(shown.calls, calls=shown.first.calls + shown.calls.calls)
+    if target is Target.NATIVE:
+        return shown, native_parts(case_id, both, backend, seen, guarded=guarded, carry=carry)
+    _, parts = flashinfer_parts(case_id, both, backend, seen, guarded=guarded)
+    calls, _ = flashinfer_parts(case_id, shown.calls, backend, seen, guarded=guarded)
+    first = shown.first and flashinfer_parts(case_id, shown.first, backend, seen, guarded=guarded)[0]
+    return shown._replace(calls=calls, first=first), parts
+
+
+def _bodies(shown: _Shown, runs: Runs | None, parts: Parts, contents: ScriptContents) -> tuple[str, dict[str, Any]]:
+    """Return the body of the function that makes the calls, and the values of the template that judges them."""
     write = partial(
         body_of,
         dialect=parts.dialect,
         contents=contents,
-        has_lse=backend.contract.lse is not None,
+        has_lse=shown.backend.contract.lse is not None,
         left_out=parts.left_out,
     )
+    calls, first, seen = shown.calls, shown.first, shown.seen
     body, judging = write(calls, run="" if first is None else "second"), {}
     if runs is not None and first is not None and seen is not None:
-        judging = runs.values(backend, seen, contents) | {"first_body": write(first, run="first")}
+        judging = runs.values(shown.backend, seen, contents) | {"first_body": write(first, run="first")}
     elif calls.answer is not None:
-        judging = judging_of(calls, backend, seen, contents, tolerated=parts.tolerated)
+        judging = judging_of(calls, shown.backend, seen, contents, tolerated=parts.tolerated)
+    return body, judging
+
+
+def _rest(
+    shown: _Shown,
+    parts: Parts,
+    contents: ScriptContents,
+    recurrence: Recurrence | None,
+    body: str,
+    judging: Mapping[str, Any],
+) -> str:
+    """Return a script behind its imports."""
+    calls, first, seen = shown.calls, shown.first, shown.seen
     bodies = body + judging.get("first_body", "")
-    nbytes = sum(map(len, contents.packed.values()))
-    if nbytes > MAX_BYTES:
-        raise CannotExport(f"its buffers take {nbytes >> 20} MiB, a script carries at most {MAX_BYTES >> 20} MiB")
-    rest = _template("rest.py.j2").render(
+    return _template("rest.py.j2").render(
         body=body,
         # Which of its functions a script uses.
         used=f"{bodies}{judging}",
@@ -86,11 +151,11 @@ def render_script(
         carried=parts.carried,
         files=parts.files,
         device=parts.device,
-        guarded=guarded,
-        hollow=hollow,
+        guarded=shown.guarded,
+        hollow=shown.hollow,
         guard=calls.guard.value,
         # A process that dies can't check its results.
-        checked=not deadly and first is None,
+        checked=not shown.deadly and first is None,
         # A call may raise an exception after that.
         damages=seen is not None and seen.kind in DAMAGES,
         related=first is not None,
@@ -100,32 +165,14 @@ def render_script(
         selection=inlined((lists,), ("mistake_of_list",), {}) if calls.lists else "",
         child=parts.more["native"],
         poison=_poison(calls, parts.left_out),
-        read_only=_read_only(calls, backend, parts.left_out),
-        partial=_partly_written(calls, backend, parts.left_out),
+        read_only=_read_only(calls, shown.backend, parts.left_out),
+        partial=_partly_written(calls, shown.backend, parts.left_out),
         repeats=1 if recurrence is None else max(2, recurrence.runs_to_show),
         repeat_seconds=MOST_SECONDS,
         # The number of buffers that each round of calls allocates.
         buffers=bodies.count(" = memory("),
         **judging,
         **parts.more,
-    )
-    failure = f"{seen.kind}: {seen.place}" if seen else "No failure seen"
-    where = f" in {calls.mode}" if calls.mode else ""
-    return _template("script.py.j2").render(
-        title=in_docstring(f"{failure}, in calls that {calls.backend} made{where}."),
-        seen=seen,
-        about=(
-            *parts.about,
-            *_repeated(recurrence),
-            f"run() makes the calls{_answered(judging, calls)}.",
-            "Exit code: 0 nothing is wrong, 1 the fault shows, 2 it could not run.",
-        ),
-        notes=calls.notes,
-        imports=standard_imports(rest + "\nsys"),
-        packages=parts.packages,
-        install=parts.install,
-        device=parts.device if "DEVICE" in rest else None,
-        rest=rest,
     )
 
 
