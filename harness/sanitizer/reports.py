@@ -16,7 +16,6 @@ PREFIX = "========="
 
 _RACE = re.compile(r"^(?P<level>Error|Warning): Race reported between (?P<access>\w+) access at (?P<at>.+)$")
 _AND = re.compile(r"^and (?P<access>\w+) access at (?P<at>.+?)(?: \[(?P<count>\d+) hazards?\])?$")
-_COUNT = re.compile(r"^\[(?P<count>\d+) hazards?\]$")
 _UNINITIALIZED = re.compile(r"^Uninitialized __(?P<space>\w+)__ memory read of size \d+ bytes?")
 _INVALID = re.compile(r"^Invalid __(?P<space>\w+)__ (?P<access>read|write|atomic)s? of size \d+ bytes?")
 _MISALIGNED = "misaligned"

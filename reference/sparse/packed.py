@@ -11,7 +11,6 @@ RANK: Final = 512
 ROPE: Final = 64
 _TILE: Final = 128
 _TILES: Final = RANK // _TILE
-BYTES: Final = RANK + 4 * _TILES + 2 * ROPE
 
 
 def pack(latents: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,8 @@ from attnfuzz.reference.sparse.case import SparseMode
 class PaddedBatch:
     """The requests of a forward in the order of the runner's batch, and its size with padding.
 
-    `order` are the requests of the step, and `rows[i]` is the row of the batch with row i of the step.
+    Shapes: `table` int32 [requests, columns], page ids; `slots` int64 [tokens], of new tokens. `order` has the numbers
+    that the requests have in the step, () in a dummy batch.
     """
 
     q_lens: tuple[int, ...]

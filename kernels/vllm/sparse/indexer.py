@@ -48,7 +48,6 @@ class Indexer(Planner):
     def _activations(self, inputs: OpInputs, batch: PaddedBatch) -> Activations:
         """Return the layer's inputs for a batch, in its order. Rows of padding hold other numbers."""
         rows = max(inputs.step.rows, batch.padded_tokens)
-        padding = rows - len(inputs.rows)
         order = rows_in_batch(inputs, batch.order)
         keys = inputs.index_keys[new_keys(inputs)]
         values = {"q": inputs.index_queries, "weights": inputs.index_weights, "k": keys}
@@ -58,7 +57,6 @@ class Indexer(Planner):
             whole.view(_bits(value)).fill_(1)
             whole.view(_bits(value))[: len(order)] = value.view(_bits(value))[order]
             made[name] = whole
-        assert padding >= 0
         return made
 
     def _forward(self, metadata: Any, given: Activations, *, full: bool) -> None:
