@@ -69,7 +69,9 @@ class AskedCall:
             parameters, self.spans = entry.parameters(arguments), entry.spans(arguments)
             wild = next(iter(planned.breaches(arguments)), None) if planned is not None else None
             self._parts = _Parts(call, parameters, arguments)
-            self.out, self._query = flat(self._parts.view(Role.OUT), 3), flat(self._parts.view(Role.QUERY), 3)
+            self.out = flat(self._parts.view(Role.OUT), 3)
+            self._keys = _Keys(self._parts, self.out.shape[-1], most_bytes)
+            self._query = self._keys.query()
             self._lse = flat(self._parts.view(Role.LSE), 2) if self._parts.has(Role.LSE) else None
             self._scales = [_scale(arguments, name) for name in ("bmm1_scale", "bmm2_scale")]
             self.causal = _is_causal(arguments)
@@ -82,7 +84,6 @@ class AskedCall:
         _check(self.spans, self._query)
         leaves_empty = entry.leaves_empty_rows(arguments)
         self.silent = [n for n, span in enumerate(self.spans) if leaves_empty and span.q_len and not span.kv_len]
-        self._keys = _Keys(self._parts, self.out.shape[-1], most_bytes)
 
     def expected(self, request: int) -> tuple[Expected, ...]:
         """Return the rows of a request, none for a silent one; without a causal mask one by one, each seeing all keys.
@@ -92,7 +93,8 @@ class AskedCall:
         span = self.spans[request]
         if request in self.silent:
             return ()
-        _check_written(span, self._parts.tensor(Role.QUERY), request)
+        for query in self._parts.tensors(Role.QUERY):
+            _check_written(span, query, request)
         key, value = self._keys.of(span, request)
         if key.shape[-1] != self._query.shape[-1]:
             raise NotJudgeable("its cache does not hold keys of its queries' head dim, such as one of NVFP4")
@@ -181,18 +183,24 @@ class _Parts:
             raise NotJudgeable(f"it has no tensor of its {role}")
         return self._found[role][0][1]
 
-    def tensor(self, role: Role) -> torch.Tensor:
-        """Return the content of `view`."""
+    def tensors(self, role: Role) -> list[torch.Tensor]:
+        """Return the contents of all tensors of a role, such as the parts of a query. Raises as `view`."""
         self.view(role)
-        return self._found[role][0][2]
+        return [tensor for _, _, tensor in self._found[role]]
 
-    def caches(self) -> list[torch.Tensor]:
-        """Return keys and values of all pages, [pages, slots, kv heads, dim] each, or one for both."""
+    def caches(self) -> tuple[list[torch.Tensor], torch.Tensor] | None:
+        """Return the keys of all pages, in parts of their head dim, and the values; None without pages.
+
+        Each is [pages, slots, kv heads, dim]. The values of latents are the first part of the keys.
+        """
         if not self.has(Role.CACHE):
-            return []
-        if len(self._found[Role.CACHE]) > 2:
+            return None
+        found = self._found[Role.CACHE]
+        if len(found) > 2:
             raise NotJudgeable("its KV cache has more than two parts")
-        return [member for parameter, _, tensor in self._found[Role.CACHE] for member in token_major(parameter, tensor)]
+        members = [member for parameter, _, tensor in found for member in token_major(parameter, tensor)]
+        latent = all("kv heads" not in parameter.axes for parameter, _, _ in found)
+        return (members, members[0]) if latent else (members[:1], members[-1])
 
 
 class _Keys:
@@ -204,11 +212,17 @@ class _Keys:
         self._most = self._left = most_bytes
         self.copies: list[Buffer] = []
 
+    def query(self) -> View:
+        """Return the queries [tokens, q heads, qk dim]; parts of their head dim are joined in a buffer of their own."""
+        parts = self._parts.tensors(Role.QUERY)
+        return flat(self._parts.view(Role.QUERY), 3) if len(parts) == 1 else self._copied(_joined(parts))
+
     def of(self, span: RequestSpan, request: int) -> tuple[View, View]:
         """Return keys [kv_len, kv heads, qk dim] and values [kv_len, kv heads, vo dim] of a request."""
-        if self._caches:
-            key, value = self._caches[0], self._caches[-1][..., : self._dim]
-            return self._copied(_gathered(key, span, request)), self._copied(_gathered(value, span, request))
+        if self._caches is not None:
+            keys, values = self._caches
+            key = _joined([_gathered(part, span, request) for part in keys])
+            return self._copied(key), self._copied(_gathered(values[..., : self._dim], span, request))
         packed = [rows(self._parts.view(role), span.first_key, span.kv_len) for role in (Role.KEY, Role.VALUE)]
         for view, role in zip(packed, (Role.KEY, Role.VALUE), strict=True):
             if span.first_key < 0 or span.first_key + span.kv_len > self._parts.view(role).shape[0]:
@@ -223,6 +237,13 @@ class _Keys:
         data = ctypes.string_at(content.data_ptr(), content.nbytes)
         self.copies.append(Buffer(name=name, dtype=DType.of(content.dtype), size=content.numel(), bits=pack(data)))
         return View(buffer=name, shape=tuple(content.shape), stride=tuple(content.stride()))
+
+
+def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Join tensors of one dtype along their last axis."""
+    if len({part.dtype for part in parts}) > 1 or len({part.shape[:-1] for part in parts}) > 1:
+        raise NotJudgeable(f"its {' and '.join(map(described, parts))} can't be parts of one tensor")
+    return torch.cat(list(parts), dim=-1) if len(parts) > 1 else parts[0]
 
 
 def _gathered(cache: torch.Tensor, span: RequestSpan, request: int) -> torch.Tensor:

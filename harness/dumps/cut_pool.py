@@ -104,7 +104,8 @@ def cut_pool(
     Raises DumpError.
     """
     argument = parameters[0].name.partition("[")[0]
-    names = [argument] if len(parameters) == 1 else ["k_cache", "v_cache"]
+    pair = ["k_cache", "v_cache"] if "kv heads" in parameters[0].axes else ["ckv_cache", "kpe_cache"]
+    names = [argument] if len(parameters) == 1 else pair
     shapes = [(pages.pages, *source.shape[1:]) for source in sources]
     forms = [
         _stride(parameter.name, shape, source)

@@ -11,7 +11,7 @@ from attnfuzz.harness.calls.asked import NamesNothing, NotJudgeable, asked
 from attnfuzz.harness.dumps.contents import BufferShelf, Contents
 from attnfuzz.harness.dumps.cut_pool import PageMap, cut_pool
 from attnfuzz.harness.dumps.placed_call import origin, page_notes
-from attnfuzz.harness.dumps.planned_runs import CANONICAL, PLANNED_RUNS
+from attnfuzz.harness.dumps.planned_runs import PLANNED_RUNS
 from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, Recorded, RecordedCall
 from attnfuzz.harness.dumps.understood import layout_of, pictured
 from attnfuzz.harness.dumps.wrapper_calls import class_of, last_call
@@ -23,7 +23,6 @@ from attnfuzz.reference.calls import Argument, Call, CallCase, View, literal_num
 from attnfuzz.reference.validity import ImpossibleCase
 
 _WORKSPACES: Final = frozenset({"float_workspace_buffer", "int_workspace_buffer"})
-_CACHE: Final = "paged_kv_cache"
 
 
 def is_run_of(call: RecordedCall, backend: Backend) -> bool:
@@ -95,7 +94,9 @@ class _Lives:
         pool = self._pool(begun, plan, run)
         if not any(plan is each for each in self._planned):
             self._planned.append(plan)
-            self._make(plan.function, plan, self._arguments(plan, pool), on=name)
+            entry = PLANNED_RUNS.get(run.function)
+            implied = {} if entry is None else entry.implied(plan.arguments, run.arguments)
+            self._make(plan.function, plan, self._arguments(plan, pool) | implied, on=name)
         arguments = self._arguments(run, pool)
         self._make(run.function, run, arguments | self._outputs(plan, run, arguments), on=name)
 
@@ -148,36 +149,43 @@ class _Lives:
 
     def _pool(self, begun: RecordedCall, plan: RecordedCall, run: RecordedCall) -> dict[str, Argument]:
         """Place the pool and the plan's page ids, cut to the pages that its lists refer to; {} if they are unknown."""
-        entry, cache = PLANNED_RUNS.get(run.function), run.arguments.get(_CACHE)
-        tensors = [
-            each for each in (cache if isinstance(cache, tuple) else (cache,)) if isinstance(each, ForeignTensor)
-        ]
-        if entry is None or not isinstance(plan.arguments.get(entry.indices), ForeignTensor) or not tensors:
+        entry = PLANNED_RUNS.get(run.function)
+        if entry is None or not isinstance(plan.arguments.get(entry.indices), ForeignTensor):
+            return {}
+        caches = {name: run.arguments[name] for name in entry.caches if run.arguments.get(name) is not None}
+        tensors = [each for cache in caches.values() for each in (cache if isinstance(cache, tuple) else (cache,))]
+        if not tensors or not all(isinstance(each, ForeignTensor) for each in tensors):
             return {}
         recorded = {"kv_layout": begun.arguments.get("kv_layout", "NHD"), **pictured(plan), **pictured(run)}
-        given: dict[str, Any] = {CANONICAL.get(name, name): value for name, value in recorded.items()}
+        given: dict[str, Any] = entry.canonical(recorded)
         try:
             spans = entry.spans(given)
             # A run may allocate its output.
-            parameters = entry.parameters({"out": given["query"]} | _without_nones(given))
+            parameters = entry.parameters({"out": _whole(given["query"])} | _without_nones(given))
         except (ValueError, KeyError, AttributeError) as error:
             raise DumpError(f"{run.folder}: its plan and its pool don't fit each other: {error}") from error
         self.breaches = tuple(entry.breaches(given))
         parts, table = [each for each in parameters if each.axes[:1] == ("pages",)], given[entry.indices]
-        total, size = tensors[0].shape[0], tensors[0].shape[parts[0].axes.index("slots")]
+        sources = [each for each in tensors if isinstance(each, ForeignTensor)]
+        total, size = sources[0].shape[0], sources[0].shape[parts[0].axes.index("slots")]
         pages = PageMap.of(total, spans, table)
-        cut = cut_pool(self._shelf, self._prefix, parts, tensors, pages, pages.covered(spans, size))
-        nbytes = sum(math.prod(each.shape) * each.dtype.itemsize for each in tensors)
-        self.notes += [*page_notes(_CACHE, pages, size, nbytes), *cut.notes]
+        cut = cut_pool(self._shelf, self._prefix, parts, sources, pages, pages.covered(spans, size))
+        nbytes = sum(math.prod(each.shape) * each.dtype.itemsize for each in sources)
+        self.notes += [*page_notes(" and ".join(caches), pages, size, nbytes), *cut.notes]
         ids = ForeignTensor.of(pages.renumbered(table))
-        return {
-            _CACHE: cut.parts[0] if len(parts) == 1 else list(cut.parts),
-            entry.indices: self._put(entry.indices, ids),
+        left = iter(cut.parts)
+        placed: dict[str, Argument] = {
+            name: [next(left) for _ in cache] if isinstance(cache, tuple) else next(left)
+            for name, cache in caches.items()
         }
+        return {**placed, entry.indices: self._put(entry.indices, ids)}
 
     def _outputs(self, plan: RecordedCall, run: RecordedCall, arguments: Mapping[str, Argument]) -> dict[str, Argument]:
         """Allocate the results that a run would allocate itself, so that they are guarded and judged."""
-        query = next((run.arguments[name] for name in ("q", "q_nope") if name in run.arguments), None)
+        query = next(
+            (run.arguments[name] for name in ("q", "q_nope", "query") if run.arguments.get(name) is not None), None
+        )
+        query = _whole(query)
         if not isinstance(query, ForeignTensor):
             return {}
         library = self._backend.ops[run.function].library
@@ -193,15 +201,21 @@ class _Lives:
         }
 
 
+def _whole(query: Any) -> Any:
+    """Return a query, or the first of its parts, which is as wide as an output."""
+    return query[0] if isinstance(query, list | tuple) and query else query
+
+
 def _without_nones(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
 def _value_dim(plan: RecordedCall, run: RecordedCall, query: ForeignTensor) -> int:
-    dim = plan.arguments.get("head_dim_vo")
-    if isinstance(dim, int):
-        return dim
-    for name in (_CACHE, "v"):
+    for name in ("head_dim_vo", "head_dim_ckv"):
+        dim = plan.arguments.get(name)
+        if isinstance(dim, int):
+            return dim
+    for name in ("paged_kv_cache", "v"):
         value = run.arguments.get(name)
         last = value[-1] if isinstance(value, tuple) else value
         if isinstance(last, ForeignTensor):

@@ -41,7 +41,9 @@ class BatchMLAPagedAttentionWrapper:
     def run(self, **arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Causal attention in fp64."""
         taken = bind("flashinfer.mla", f"{_NAME}.run", arguments)
-        query, pool, rank = taken["query"], taken["kv_cache"], self._planned["head_dim_ckv"]
+        query = self._whole(taken, "query", "q_nope", "q_pe")
+        pool = self._whole(taken, "kv_cache", "ckv_cache", "kpe_cache")
+        rank = self._planned["head_dim_ckv"]
         out = taken.get("out", query.new_empty((*query.shape[:2], rank)))
         lse = taken.get("lse", torch.empty(query.shape[:2]))
         assert query.shape[-1] == pool.shape[-1] == rank + self._planned["head_dim_kpe"]
@@ -60,3 +62,12 @@ class BatchMLAPagedAttentionWrapper:
         out.copy_(answer.out)
         lse.copy_(to_base2(answer.lse))
         return out, lse
+
+    def _whole(self, taken: dict[str, Any], name: str, *parts: str) -> torch.Tensor:
+        """A tensor, or its joined parts, if the plan has said so: a plan of metadata says "packed" by default."""
+        value: Any = taken[name] if name in taken else tuple(taken[part] for part in parts)
+        split = isinstance(value, tuple)
+        if self._planned.get(f"{name}_layout", "packed") != ("split" if split else "packed"):
+            raise ValueError(f"{name} is not as planned")
+        whole: torch.Tensor = torch.cat(value, dim=-1) if split else value
+        return whole

@@ -9,6 +9,7 @@ from recorded_calls import recorded_call
 from attnfuzz.harness.dumps.recorded import CallStatus, RecordedCall
 
 DECODE, PREFILL = "BatchDecodeWithPagedKVCacheWrapper", "BatchPrefillWithPagedKVCacheWrapper"
+MLA = "BatchMLAPagedAttentionWrapper"
 DIM, PAGE = 16, 4
 LISTS = {
     "indptr": torch.tensor([0, 2, 2, 3], dtype=torch.int32),
@@ -49,4 +50,30 @@ def life(
         method(f"{wrapper}.__init__", workspace | (begin or {})),
         method(f"{wrapper}.plan", plan),
         method(f"{wrapper}.run", tensors(rows) | (run or {})),
+    ]
+
+
+def life_of_latents(*, pairs: bool = False, **plan: Any) -> list[RecordedCall]:
+    """That of the MLA wrapper, with queries and latents in two parts: as pairs, or as the deprecated arguments."""
+    generator = torch.Generator().manual_seed(3)
+
+    def parts(*shape: int) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.randn(*shape, dim, generator=generator, dtype=torch.bfloat16) for dim in (512, 64))
+
+    lists = {
+        "qo_indptr": torch.tensor([0, 1, 2], dtype=torch.int32),
+        "kv_indptr": torch.tensor([0, 2, 3], dtype=torch.int32),
+        "kv_indices": LISTS["indices"],
+        "kv_len_arr": torch.tensor([7, 4], dtype=torch.int32),
+    }
+    layer = {"num_heads": 4, "head_dim_ckv": 512, "head_dim_kpe": 64, "page_size": PAGE, "causal": True}
+    kinds = {"sm_scale": 0.07, "q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16}
+    query, pool = parts(2, 4), parts(6, PAGE)
+    given: dict[str, Any] = {"query": query, "kv_cache": pool}
+    if not pairs:
+        given = dict(zip(("q_nope", "q_pe", "ckv_cache", "kpe_cache"), (*query, *pool), strict=True))
+    return [
+        method(f"{MLA}.__init__", {"float_workspace_buffer": torch.zeros(1 << 16, dtype=torch.uint8)}),
+        method(f"{MLA}.plan", lists | layer | kinds | plan),
+        method(f"{MLA}.run", given | {"return_lse": True}),
     ]

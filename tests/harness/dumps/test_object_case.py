@@ -7,7 +7,7 @@ import torch
 from msgspec.structs import replace
 from recorded_calls import recorded_call
 from small_cases import run
-from wrapper_lives import DECODE, DECODE_PLAN, PREFILL, PREFILL_PLAN, life, method
+from wrapper_lives import DECODE, DECODE_PLAN, MLA, PAGE, PREFILL, PREFILL_PLAN, life, life_of_latents, method
 
 from attnfuzz.harness.backends.registry import load
 from attnfuzz.harness.dumps.case_of_call import backend_of
@@ -17,6 +17,7 @@ from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import CallCase
 
 pytest.importorskip("flashinfer", reason="the fake wrappers take what the installed ones take")
+import direct_on_cpu
 import wrapper_backends
 
 # FlashInfer, and the question which GPU is there, start processes.
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.slow
 FAKES = {
     wrapper: f"{wrapper_backends.__file__}:{name}"
     for wrapper, name in ((DECODE, "BATCH_DECODE"), (PREFILL, "FA2_PAGED"))
-}
+} | {MLA: f"{direct_on_cpu.__file__}:MLA_FA2"}
 
 HEADS = {"num_qo_heads": 4, "num_kv_heads": 2}
 CAUSAL = {"qo_indptr": PREFILL_PLAN["qo_indptr"], **PREFILL_PLAN, **HEADS}
@@ -60,6 +61,22 @@ def test_a_run_is_made_with_its_plan_and_judged_by_it(wrapper: str, plan: dict[s
     assert any("are kept, renumbered" in note for note in case.notes)
     pool = next(buffer for buffer in case.buffers if "k_cache" in buffer.name)
     assert pool.size == 3 * 4 * 2 * 16
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_latents_and_queries_in_two_parts_are_judged_as_one(*, pairs: bool) -> None:
+    case = imported(life_of_latents(pairs=pairs))
+    verdict = run(case)
+    assert (verdict.failures, verdict.rows) == ((), 8)
+    assert {buffer.name: buffer.size for buffer in case.buffers if "kpe_cache" in buffer.name} == {
+        "call_1_kpe_cache": 3 * PAGE * 64
+    }
+
+
+def test_more_keys_than_pages_hold_are_a_breach_of_the_plan() -> None:
+    calls = life_of_latents(kv_len_arr=torch.tensor([9, 4], dtype=torch.int32))
+    _, breaches = make_object_case(calls, calls[-1:], load(FAKES[MLA]))
+    assert [breach.text for breach in breaches] == ["request 0 was planned with 9 keys, and its 2 pages hold 8"]
 
 
 def test_a_second_plan_of_one_object_comes_with_the_first() -> None:

@@ -9,6 +9,8 @@ from small_cases import run
 
 pytest.importorskip("flashinfer", reason="the fake wrappers take what the installed ones take")
 
+import direct_on_cpu
+import fake_mla
 import fake_wrappers
 import wrapper_backends
 from traced_objects import in_graph, of_two_requests, traced
@@ -23,6 +25,7 @@ from attnfuzz.reference.geometry import KvLayout
 pytestmark = pytest.mark.slow
 
 PAGED = f"{wrapper_backends.__file__}:FA2_PAGED"
+MLA = f"{direct_on_cpu.__file__}:MLA_FA2"
 BACKENDS = ("FA2_PAGED", "FA2_RAGGED", "BATCH_DECODE", "FA2_SINKS", "CUDA_GRAPH_DECODE")
 
 
@@ -36,14 +39,23 @@ def of_last(calls: CallCase) -> CallCase:
     return asked(calls, len(calls.calls) - 1, wrapper_backends.FA2_PAGED.contract)
 
 
-def doubled(monkeypatch: pytest.MonkeyPatch) -> None:
+def doubled(monkeypatch: pytest.MonkeyPatch, kind: Any = fake_wrappers._Wrapper) -> None:
     """Let plans double their scale: a mistake of the library."""
-    right = fake_wrappers._Wrapper.plan
+    right = kind.plan
 
     def plan(self: Any, **arguments: Any) -> None:
         right(self, **{**arguments, "sm_scale": 2 * arguments["sm_scale"]})
 
-    monkeypatch.setattr(fake_wrappers._Wrapper, "plan", plan)
+    monkeypatch.setattr(kind, "plan", plan)
+
+
+def with_list(calls: CallCase, name: str, first: int) -> CallCase:
+    """The calls, with another first entry of a planned list."""
+    buffers = tuple(
+        replace(buffer, values=(first, *(buffer.values or ())[1:])) if buffer.name == name else buffer
+        for buffer in calls.buffers
+    )
+    return replace(calls, buffers=buffers)
 
 
 @pytest.mark.parametrize("layout", list(KvLayout))
@@ -58,6 +70,20 @@ def test_a_library_that_is_wrong_fails_by_its_own_arguments(
     assert run(of_last(calls)).rows
     doubled(monkeypatch)
     assert run(of_last(calls)).observations
+
+
+def test_a_wrong_run_on_latents_fails_by_its_own_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, calls = traced(of_two_requests(MLA), tmp_path)
+    assert run(of_last(calls)).observations == ()
+    assert run(of_last(calls)).rows
+    doubled(monkeypatch, fake_mla.BatchMLAPagedAttentionWrapper)
+    assert run(of_last(calls)).observations
+
+
+def test_more_keys_than_planned_pages_hold_are_the_callers(tmp_path: Path) -> None:
+    _, calls = traced(of_two_requests(MLA), tmp_path)
+    with pytest.raises(NamesNothing, match="request 0 was planned with 9999 keys, and its 40 pages hold 40"):
+        of_last(with_list(calls, "kv_len_arr", 9999))
 
 
 def test_a_caller_that_is_wrong_is_followed(tmp_path: Path) -> None:
@@ -82,12 +108,8 @@ def test_a_replay_is_judged_by_the_arguments_that_its_graph_captured(
 
 def test_a_page_id_outside_of_the_pool_is_the_callers(tmp_path: Path) -> None:
     _, calls = traced(of_two_requests(PAGED), tmp_path)
-    buffers = tuple(
-        replace(buffer, values=(9999, *(buffer.values or ())[1:])) if buffer.name == "kv_indices" else buffer
-        for buffer in calls.buffers
-    )
     with pytest.raises(NamesNothing, match="request 0 was planned with page id 9999, and the pool has"):
-        of_last(replace(calls, buffers=buffers))
+        of_last(with_list(calls, "kv_indices", 9999))
 
 
 def test_a_run_under_a_mask_has_no_answer_of_this_kind(tmp_path: Path) -> None:
