@@ -80,13 +80,14 @@ class AskedCall:
             raise NotJudgeable(str(error)) from error
         if wild is not None:
             raise NamesNothing(wild)
+        self._mask = planned.mask(arguments) if planned is not None else None
         self._soft_cap = _soft_cap(arguments)
         _check(self.spans, self._query)
         leaves_empty = entry.leaves_empty_rows(arguments)
         self.silent = [n for n, span in enumerate(self.spans) if leaves_empty and span.q_len and not span.kv_len]
 
     def expected(self, request: int) -> tuple[Expected, ...]:
-        """Return the rows of a request, none for a silent one; without a causal mask one by one, each seeing all keys.
+        """Return the rows of a request, none for a silent one; without a mask one by one, each seeing all keys.
 
         Raises NamesNothing, and NotJudgeable for keys outside of the call's tensors, or too many of them.
         """
@@ -98,9 +99,16 @@ class AskedCall:
         key, value = self._keys.of(span, request)
         if key.shape[-1] != self._query.shape[-1]:
             raise NotJudgeable("its cache does not hold keys of its queries' head dim, such as one of NVFP4")
-        count = max(span.q_len, 1) if self.causal else 1
+        count = max(span.q_len, 1) if self.causal or self._mask is not None else 1
+        mask = None if self._mask is None else self._keys.copied(self._mask)
         return tuple(
-            Expected(first_row=first, query=rows(self._query, first, min(count, span.q_len)), key=key, value=value)
+            Expected(
+                first_row=first,
+                query=rows(self._query, first, min(count, span.q_len)),
+                key=key,
+                value=value,
+                mask=mask,
+            )
             for first in range(span.first_row, span.first_row + span.q_len, count)
         )
 
@@ -215,21 +223,22 @@ class _Keys:
     def query(self) -> View:
         """Return the queries [tokens, q heads, qk dim]; parts of their head dim are joined in a buffer of their own."""
         parts = self._parts.tensors(Role.QUERY)
-        return flat(self._parts.view(Role.QUERY), 3) if len(parts) == 1 else self._copied(_joined(parts))
+        return flat(self._parts.view(Role.QUERY), 3) if len(parts) == 1 else self.copied(_joined(parts))
 
     def of(self, span: RequestSpan, request: int) -> tuple[View, View]:
         """Return keys [kv_len, kv heads, qk dim] and values [kv_len, kv heads, vo dim] of a request."""
         if self._caches is not None:
             keys, values = self._caches
             key = _joined([_gathered(part, span, request) for part in keys])
-            return self._copied(key), self._copied(_gathered(values[..., : self._dim], span, request))
+            return self.copied(key), self.copied(_gathered(values[..., : self._dim], span, request))
         packed = [rows(self._parts.view(role), span.first_key, span.kv_len) for role in (Role.KEY, Role.VALUE)]
         for view, role in zip(packed, (Role.KEY, Role.VALUE), strict=True):
             if span.first_key < 0 or span.first_key + span.kv_len > self._parts.view(role).shape[0]:
                 raise NotJudgeable(f"the keys of a request are not among {list(view.shape)}")
         return packed[0], packed[1]
 
-    def _copied(self, content: torch.Tensor) -> View:
+    def copied(self, content: torch.Tensor) -> View:
+        """Copy a tensor into a buffer of its own. Raises NotJudgeable beyond the limit."""
         self._left -= content.nbytes
         if self._left < 0:
             raise NotJudgeable(f"its requests have more than {self._most >> 20} MiB of keys and values")

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import torch
+
 from attnfuzz.kernels.interface.guests import shipped
 from attnfuzz.kernels.meaning import Breach, Parameter, RequestSpan
 from attnfuzz.reference.calls import CallCase
@@ -17,8 +19,11 @@ class PlannedEntry(Protocol):
     def spans(self, arguments: Mapping[str, Any]) -> tuple[RequestSpan, ...]:
         """Return the requests that were planned."""
 
+    def mask(self, arguments: Mapping[str, Any]) -> torch.Tensor | None:
+        """Return the keys that each query of the only request sees, bool [queries, keys]; None if it has no mask."""
+
     def breaches(self, arguments: Mapping[str, Any]) -> tuple[Breach, ...]:
-        """Return the planned page ids that lie outside of the pool."""
+        """Return the preconditions that plan and run break, such as a page id outside of the pool."""
 
     def leaves_empty_rows(self, arguments: Mapping[str, Any]) -> bool:
         """Return whether a run leaves the rows of requests without keys unwritten."""

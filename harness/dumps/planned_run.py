@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Final
 
+import torch
+
 from attnfuzz.kernels.meaning import Breach, Parameter, RequestSpan
 from attnfuzz.kernels.meaning.call_pool import Pool, pool_forms, pool_of
 from attnfuzz.kernels.meaning.entry_point import Role
@@ -19,13 +21,15 @@ _DOCUMENTED: Final = "FlashInfer, docs/tutorials/kv_layout: page table of all re
 class PlannedRun:
     """The run of one wrapper class, with its plan's names of lists; without `indices`, keys are packed.
 
-    Without `queries`, each request has as many of them, by q_len_per_req.
+    Without `queries`, each request has as many of them, by q_len_per_req. `causal`: whether a plan is that does not say
+    so.
     """
 
     indptr: str
     queries: str = ""
     indices: str = ""
     last: str = ""
+    causal: bool = True
 
     caches: ClassVar[tuple[str, ...]] = ("paged_kv_cache",)
     """The arguments of a run that hold the pool, in the order of its parts."""
@@ -35,11 +39,15 @@ class PlannedRun:
 
     def canonical(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """Name the arguments of constructor, plan and run as other entry points do."""
-        return {_CANONICAL.get(name, name): value for name, value in known.items()}
+        return {"causal": self.causal} | {_CANONICAL.get(name, name): value for name, value in known.items()}
 
     def implied(self, plan: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options that a recorded plan leaves out, and a case's plan of the same lists must name."""
         return {}
+
+    def mask(self, arguments: Mapping[str, Any]) -> torch.Tensor | None:
+        """Return None: no request has a mask of its own."""
+        return None
 
     def parameters(self, arguments: Mapping[str, Any]) -> tuple[Parameter, ...]:
         """Return the tensors of plan and run. Raises ValueError for impossible ones."""

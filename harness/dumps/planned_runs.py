@@ -6,12 +6,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from attnfuzz.harness.calls.object_calls import needs
+from attnfuzz.harness.dumps.planned_blocks import PlannedBlocks
 from attnfuzz.harness.dumps.planned_latents import PlannedLatents
 from attnfuzz.harness.dumps.planned_run import PlannedRun
 from attnfuzz.kernels.interface.library_call import PLANS
 from attnfuzz.reference.calls import REPLAY, Argument, CallCase, View
 
-_PREFILL: Final = PlannedRun("paged_kv_indptr", "qo_indptr", "paged_kv_indices", "paged_kv_last_page_len")
+_PREFILL: Final = PlannedRun("paged_kv_indptr", "qo_indptr", "paged_kv_indices", "paged_kv_last_page_len", causal=False)
 _DECODE: Final = PlannedRun("indptr", "", "indices", "last_page_len")
 
 PLANNED_RUNS: Final[Mapping[str, PlannedRun]] = {
@@ -19,7 +20,8 @@ PLANNED_RUNS: Final[Mapping[str, PlannedRun]] = {
     "BatchAttentionWithAttentionSinkWrapper.run": _PREFILL,
     "BatchDecodeWithPagedKVCacheWrapper.run": _DECODE,
     "CUDAGraphBatchDecodeWithPagedKVCacheWrapper.run": _DECODE,
-    "BatchPrefillWithRaggedKVCacheWrapper.run": PlannedRun("kv_indptr", "qo_indptr"),
+    "BatchPrefillWithRaggedKVCacheWrapper.run": PlannedRun("kv_indptr", "qo_indptr", causal=False),
+    "BlockSparseAttentionWrapper.run": PlannedBlocks(),
     "BatchMLAPagedAttentionWrapper.run": PlannedLatents(),
 }
 

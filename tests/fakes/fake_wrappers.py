@@ -39,7 +39,7 @@ def attend(
         value,
         scale,
         window_left=plan["window_left"],
-        causal=mask is None and plan.get("causal", True),
+        causal=mask is None and plan["causal"],
         sinks=sinks,
         soft_cap=max(plan["logits_soft_cap"], 0.0),
         masks=None if mask is None else (mask,),
@@ -77,10 +77,13 @@ class _Wrapper:
         self.floats, self.ints = float_workspace_buffer, int_workspace_buffer
 
     def plan(self, **arguments: Any) -> None:
-        inspect.signature(self.real.plan).bind(self, **arguments)
+        signature = inspect.signature(self.real.plan)
+        signature.bind(self, **arguments)
         arguments.pop("seq_lens", None)
         given = {name: value for name, value in arguments.items() if not isinstance(value, torch.Tensor)}
         defaults = {"sm_scale": arguments.get("head_dim_qk", arguments.get("head_dim", 1)) ** -0.5}
+        # A decode has no choice.
+        defaults["causal"] = signature.parameters["causal"].default if "causal" in signature.parameters else True
         self.settings = {"window_left": -1, "logits_soft_cap": 0.0, **defaults, **given}
         flat, packed = arguments.pop("custom_mask", None), arguments.pop("packed_custom_mask", None)
         lists = [value for value in arguments.values() if isinstance(value, torch.Tensor)]

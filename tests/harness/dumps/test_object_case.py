@@ -49,6 +49,7 @@ def imported(calls: list[RecordedCall], *runs: RecordedCall) -> CallCase:
         (DECODE, DECODE_PLAN, 3),
         (PREFILL, CAUSAL, 6),
         (PREFILL, CAUSAL | {"causal": False}, 6),
+        (PREFILL, {name: value for name, value in CAUSAL.items() if name != "causal"}, 6),
         (PREFILL, CAUSAL | {"logits_soft_cap": 2.0, "q_data_type": torch.float32}, 6),
     ],
 )

@@ -11,6 +11,7 @@ pytest.importorskip("flashinfer", reason="the fake wrappers take what the instal
 
 import direct_on_cpu
 import fake_mla
+import fake_planned
 import fake_wrappers
 import wrapper_backends
 from traced_objects import in_graph, of_two_requests, traced
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.slow
 
 PAGED = f"{wrapper_backends.__file__}:FA2_PAGED"
 MLA = f"{direct_on_cpu.__file__}:MLA_FA2"
+SPARSE = f"{direct_on_cpu.__file__}:FA2_BLOCK_SPARSE"
 BACKENDS = ("FA2_PAGED", "FA2_RAGGED", "BATCH_DECODE", "FA2_SINKS", "CUDA_GRAPH_DECODE")
 
 
@@ -72,11 +74,19 @@ def test_a_library_that_is_wrong_fails_by_its_own_arguments(
     assert run(of_last(calls)).observations
 
 
-def test_a_wrong_run_on_latents_fails_by_its_own_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, calls = traced(of_two_requests(MLA), tmp_path)
+@pytest.mark.parametrize(
+    ("backend", "kind"),
+    [(MLA, fake_mla.BatchMLAPagedAttentionWrapper), (SPARSE, fake_planned.BlockSparseAttentionWrapper)],
+)
+def test_wrong_runs_on_latents_and_blocks_fail_by_their_own_arguments(
+    backend: str, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = of_two_requests(backend)
+    case = replace(case, geometry=replace(case.geometry, page_size=16))
+    _, calls = traced(case, tmp_path)
     assert run(of_last(calls)).observations == ()
     assert run(of_last(calls)).rows
-    doubled(monkeypatch, fake_mla.BatchMLAPagedAttentionWrapper)
+    doubled(monkeypatch, kind)
     assert run(of_last(calls)).observations
 
 
@@ -84,6 +94,16 @@ def test_more_keys_than_planned_pages_hold_are_the_callers(tmp_path: Path) -> No
     _, calls = traced(of_two_requests(MLA), tmp_path)
     with pytest.raises(NamesNothing, match="request 0 was planned with 9999 keys, and its 40 pages hold 40"):
         of_last(with_list(calls, "kv_len_arr", 9999))
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "says"),
+    [("indices", 999, "row 0 was planned with block 999 of keys"), ("indptr", 7, "does not ascend from 0")],
+)
+def test_blocks_outside_of_the_matrix_are_the_callers(name: str, first: int, says: str, tmp_path: Path) -> None:
+    _, calls = traced(of_two_requests(SPARSE), tmp_path)
+    with pytest.raises(NamesNothing, match=says):
+        of_last(with_list(calls, name, first))
 
 
 def test_a_caller_that_is_wrong_is_followed(tmp_path: Path) -> None:
