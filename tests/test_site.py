@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from attnfuzz.harness.reported.bugs import load_bugs
+from attnfuzz.kernels import native
 from attnfuzz.kernels.defects.catalogue import DEFECTS
 
 ROOT = Path(__file__).parents[1]
@@ -90,6 +91,17 @@ def test_each_page_begins_with_its_readers(page: Path) -> None:
     title, empty, first, *_ = text.splitlines()
     assert title.startswith("# ")
     assert (empty, first.split()[0]) == ("", "For")
+
+
+def test_each_table_begins_with_a_header_and_each_row_is_one_line() -> None:
+    broken = []
+    for page in (*ROOT.glob("*.md"), *PAGES, Path(native.__file__).parent / "TRAPS.md"):
+        text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        for table in re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE):
+            _, rule, *_ = rows = [*table.splitlines(), ""]
+            if not re.fullmatch(r"\|[-:| ]+\|", rule) or not all(row.endswith("|") for row in rows[:-1]):
+                broken.append((page.name, rows[0]))
+    assert broken == []
 
 
 def test_readme_fits_on_a_few_screens_and_its_links_lead_somewhere() -> None:

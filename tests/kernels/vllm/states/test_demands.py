@@ -31,8 +31,10 @@ def spans(found: Demands) -> list[list[tuple[int, int, int]]]:
 def test_a_request_goes_on_behind_its_accepted_tokens() -> None:
     verify = StateStep(mode=StateMode.VERIFY, rows=(StateRow(lane=0, tokens=3),))
     accepted = StateStep(mode=StateMode.VERIFY, rows=(StateRow(lane=0, tokens=3, accepted=2),))
-    (first,), (second,) = spans(demands(verify, accepted, drafts=2))
+    found = demands(verify, accepted, drafts=2)
+    (first,), (second,) = spans(found)
     assert second[1] == first[1] + 2
+    assert found.decoding == {(0, 0), (1, 0)}
 
 
 def test_a_new_request_of_a_lane_is_another_sequence_on_the_same_slots() -> None:
