@@ -8,15 +8,13 @@ values are run in this process. Prints cases, rows, rows per second, the failure
 
 import argparse
 import random
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
+from in_process import judged_rows, use_one_thread
 from measurement import show
 
-from attnfuzz.harness.inside.execute import Execution, backend_of
-from attnfuzz.harness.workers.task import Task
+from attnfuzz.harness.inside.execute import backend_of
 from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.case_file import possible
 from attnfuzz.reference.sparse.capability import VALUES
@@ -46,7 +44,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="for each op and format")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    torch.set_num_threads(1)
+    use_one_thread()
     can: Any = backend_of(given.backend).capability
     kinds = [(op, kind) for op in SparseOp for kind in (can.formats if op is SparseOp.ATTENTION else can.formats[:1])]
     rows = [measured(given.backend, op, kind, given.seconds, given.seed) for op, kind in kinds if (op,) in can.chains]
@@ -55,24 +53,10 @@ def main() -> None:
 
 def measured(name: str, op: SparseOp, kind: KvFormat, seconds: float, seed: int) -> tuple[str, ...]:
     """Run cases of one op, and return a row of the table."""
-    backend, begun = backend_of(name), time.monotonic()
-    cases = rows = failures = 0
-    margins: dict[str, float] = {}
-    for case in drawn(name, op, kind, seed):
-        if time.monotonic() - begun > seconds:
-            break
-        if not possible(case) or backend.capability.why_not(case) is not None:
-            continue
-        verdict = Execution(Task(case=case, backend=name), lambda _: None, backend=backend).run()
-        cases, rows, failures = cases + 1, rows + verdict.rows, failures + len(verdict.failures)
-        for tier, margin in verdict.margins.items():
-            margins[tier] = max(margin, margins.get(tier, 0.0))
-        for failure in verdict.failures:
-            print(case, failure, flush=True)
-    shown = ", ".join(f"{tier} {margin:.2f}" for tier, margin in sorted(margins.items()))
+    can = backend_of(name).capability
+    supported = (case for case in drawn(name, op, kind, seed) if possible(case) and can.why_not(case) is None)
     label = f"{op}, {kind}" if op is SparseOp.ATTENTION else str(op)
-    spent = time.monotonic() - begun
-    return label, f"{cases:,}", f"{rows:,}", f"{rows / spent:,.0f}", str(failures), shown
+    return label, *judged_rows(supported, seconds=seconds)
 
 
 def drawn(name: str, op: SparseOp, kind: KvFormat, seed: int) -> Iterator[SparseCase]:

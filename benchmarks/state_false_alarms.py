@@ -9,16 +9,14 @@ margin of each tier.
 """
 
 import random
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import click
-import torch
+from in_process import judged_rows, use_one_thread
 from measurement import backends_option, seed_option, show
 
-from attnfuzz.harness.inside.execute import Execution, backend_of
-from attnfuzz.harness.workers.task import Task
+from attnfuzz.harness.inside.execute import backend_of
 from attnfuzz.kernels.recurrent.capability import StateCapability
 from attnfuzz.kernels.recurrent.native import NATIVE_STATES
 from attnfuzz.reference.case_file import possible
@@ -44,32 +42,15 @@ _REQUESTS = 6
 @seed_option
 def main(backends: tuple[str, ...], rows: int, seconds: float, seed: int) -> None:
     """Measure each backend, and print a table."""
-    torch.set_num_threads(1)
+    use_one_thread()
+    capabilities: dict[str, Any] = {name: backend_of(name).capability for name in backends}
     table = [
-        measured(name, dtype, rows, seconds, seed) for name in backends for dtype in backend_of(name).capability.dtypes
+        (name, str(dtype), *judged_rows(drawn(name, can, dtype, seed), seconds=seconds, most=rows))
+        for name, can in capabilities.items()
+        for dtype in can.dtypes
     ]
     columns = ("backend", "dtype", "cases", "rows", "rows/s", "failures", "largest margins")
     show("Rows and states of correct kernels", columns, table)
-
-
-def measured(name: str, dtype: DType, most: int, seconds: float, seed: int) -> tuple[str, ...]:
-    """Run cases of one backend and dtype, and return a row of the table."""
-    backend, begun = backend_of(name), time.monotonic()
-    can: Any = backend.capability
-    cases = rows = failures = 0
-    margins: dict[str, float] = {}
-    for case in drawn(name, can, dtype, seed):
-        if rows >= most or time.monotonic() - begun > seconds:
-            break
-        verdict = Execution(Task(case=case, backend=name), lambda _: None, backend=backend).run()
-        cases, rows, failures = cases + 1, rows + verdict.rows, failures + len(verdict.failures)
-        for tier, margin in verdict.margins.items():
-            margins[tier] = max(margin, margins.get(tier, 0.0))
-        for failure in verdict.failures:
-            print(case, failure, flush=True)
-    shown = ", ".join(f"{tier} {margin:.2f}" for tier, margin in sorted(margins.items()))
-    spent = time.monotonic() - begun
-    return name, str(dtype), f"{cases:,}", f"{rows:,}", f"{rows / spent:,.0f}", str(failures), shown
 
 
 def drawn(name: str, can: StateCapability, dtype: DType, seed: int) -> Iterator[StateCase]:
