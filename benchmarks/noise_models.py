@@ -48,6 +48,11 @@ def rounded(dtype: torch.dtype) -> Rounding:
     return lambda tensor: tensor.to(dtype).float()
 
 
+def fp8(largest: float) -> Rounding:
+    """Return a rounding to e4m3 of numbers that are multiplied by `largest` before it, and divided after it."""
+    return lambda tensor: (tensor * largest).to(torch.float8_e4m3fn).float() / largest
+
+
 def tf32(*, cut: bool) -> Rounding:
     """Return a rounding to TF32, with the lower 13 bits rounded to nearest or, with `cut`, truncated."""
 
@@ -150,6 +155,13 @@ def _kernels() -> dict[str, Simulated]:
         name = str(dtype).removeprefix("torch.")
         weights = NoiseModel.rounded_probabilities(dtype)
         kernels[f"{name} weights"] = Simulated(weights, dtype, weights=rounded(dtype))
+        for largest in (1.0, 256.0, 448.0):
+            kernels[f"{name}, fp8 weights up to {largest:g}"] = Simulated(
+                NoiseModel.fp8_probabilities(largest=largest), dtype, weights=fp8(largest)
+            )
+        kernels[f"{name}, fp8 weights, split"] = Simulated(
+            NoiseModel.fp8_probabilities(), dtype, weights=fp8(1.0), splits=16
+        )
         kernels[f"{name} weights, split"] = Simulated(
             msgspec.structs.replace(weights, peak=ROUNDOFF[dtype]), dtype, weights=rounded(dtype), splits=16
         )

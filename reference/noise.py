@@ -126,6 +126,26 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @classmethod
+    def fp8_probabilities(cls, *, largest: float = 1.0) -> "NoiseModel":
+        """Return the model of a tensor-core kernel with weights rounded to e4m3 for the product with the values.
+
+        The denominator is summed before they are rounded; if it is summed after, replace `row_sum` by 2^-4. `largest`
+        is the weight of a row's largest logit as it is rounded: kernels that multiply weights by 256 or 448 first, to
+        use more of e4m3's range, lose smaller ones. An e4m3 number has 3 bits of mantissa, so a weight is off by 2^-4
+        of itself at most, and below 2^-6, the smallest normal number, by half of the spacing 2^-9. `peak` allows for a
+        largest weight that is not exp(0), as in rows whose running maximum begins with the sink.
+
+        Errors of that size do not cancel out: of weights that are evenly distributed by their logarithms, more lie in
+        the lower half of each interval that rounds to one number. They grow by h^2 / 3 on average, with h <= 2^-4 the
+        relative half-width of the interval, and `bias` is that for the widest.
+        """
+        roundoff = ROUNDOFF[torch.float8_e4m3fn]
+        rounded = cls.rounded_probabilities(torch.float8_e4m3fn)
+        return msgspec.structs.replace(
+            rounded, underflow=rounded.underflow / largest, peak=roundoff, bias=roundoff**2 / 3
+        )
+
+    @classmethod
     def unknown_kernel(cls) -> "NoiseModel":
         """Return the model of an unknown kernel: bf16 weights in both the product and the denominator."""
         return msgspec.structs.replace(

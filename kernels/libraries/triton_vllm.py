@@ -171,7 +171,7 @@ NOISE = {
     # The weights are converted to the dtype of V for the second product (triton_unified_attention.py, `P.to(V.dtype)`).
     DType.FLOAT16: structs.replace(NoiseModel.rounded_probabilities(torch.float16), peak=ROUNDOFF[torch.float16]),
 }
-FP8_NOISE = structs.replace(NoiseModel.rounded_probabilities(torch.float8_e4m3fn), peak=ROUNDOFF[torch.float8_e4m3fn])
+FP8_NOISE = NoiseModel.fp8_probabilities()
 """With an FP8 cache, weights are converted to its dtype (triton_unified_attention.py, `P.to(V.dtype)`)."""
 _SHARED: dict[str, Any] = {
     "extra": "triton",

@@ -70,6 +70,17 @@ def test_a_correct_kernel_passes_with_many_keys(layer: Any, family: ValueFamily,
     assert variant.judged(variant.run()).observations == ()
 
 
+@pytest.mark.parametrize("family", [ValueFamily.NORMAL, ValueFamily.STAGNANT])
+def test_weights_in_fp8_pass_by_their_own_model_alone(layer: Any, family: ValueFamily) -> None:
+    variant = replace(layer, lengths=((1, 60),) * 8, family=family, probabilities=torch.float8_e4m3fn, tile=128)
+    for model, passes in (
+        (NoiseModel.fp8_probabilities(), True),
+        (NoiseModel.rounded_probabilities(torch.bfloat16), False),
+    ):
+        judged = replace(variant, model=model)
+        assert (judged.judged(judged.run()).observations == ()) is passes
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_partial_results_weighted_by_large_fp32_lses_pass(layer: Any, seed: int) -> None:
     variant = replace(
