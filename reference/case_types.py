@@ -9,6 +9,7 @@ import msgspec
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.checked_fields import choices_of
 from attnfuzz.reference.recurrent.case import StateCase
 from attnfuzz.reference.sparse.case import SparseCase
 
@@ -32,7 +33,11 @@ def decode_any(wanted: type, plain: Any) -> Any:
     found = _type_of(tag) if isinstance(tag, str) else None
     if found is None:
         raise msgspec.ValidationError(f"Invalid value {tag!r} - at `$.kind`")
-    return msgspec.convert(plain, found)
+    try:
+        return msgspec.convert(plain, found)
+    except msgspec.ValidationError as error:
+        choices = choices_of(error, cast("type[msgspec.Struct]", found))
+        raise msgspec.ValidationError(f"{error}{choices}") from error
 
 
 def tag_of(kind: type[AnyCase]) -> str:

@@ -38,13 +38,38 @@ def check_fields(struct: msgspec.Struct) -> None:
 
 
 def did_you_mean(error: BaseException, structs: Iterable[type[msgspec.Struct]]) -> str:
-    """Return a hint at the right field, if a struct was given one that it does not have, or ""."""
+    """Return a hint at the right field and its struct, if one was given that a struct does not have, or ""."""
     found = _UNEXPECTED.search(str(error)) if type(error) is TypeError else None
     if found is None:
         return ""
-    fields = {field for each in structs for field in each.__struct_fields__}
-    close = difflib.get_close_matches(found[1], fields, n=3)
-    return f" (did you mean {' or '.join(close)}?)" if close else ""
+    owners: dict[str, list[str]] = {}
+    for struct in structs:
+        for field in struct.__struct_fields__:
+            owners.setdefault(field, []).append(struct.__name__)
+    close = difflib.get_close_matches(found[1], owners, n=3)
+    hints = (f"{field} of {' or '.join(owners[field])}" for field in close)
+    return f" (did you mean {', or '.join(hints)}?)" if close else ""
+
+
+def choices_of(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str:
+    """Return a hint at the values of an enum, if converting JSON to `kind` failed because of one, or ""."""
+    message, _, path = str(error).partition(" - at `$")
+    if not message.startswith("Invalid enum value"):
+        return ""
+    hints: list[Any] = [kind]
+    for name in re.findall(r"\w+", re.sub(r"\[.*?\]", "", path)):
+        structs = (each for hint in hints for each in _alternatives(hint))
+        hints = [
+            found[name] for each in structs if issubclass(each, msgspec.Struct) and name in (found := _hints(each))
+        ]
+    members = dict.fromkeys(filter(None, (_members(each) for hint in hints for each in _alternatives(hint))))
+    return f": give one of {', '.join(members)}" if members else ""
+
+
+def _alternatives(hint: Any) -> list[type]:
+    """Return the types that a hint names: those of a union, and of the items of a tuple or the values of a mapping."""
+    inner = [each for arg in get_args(hint) for each in _alternatives(arg)]
+    return inner or ([hint] if isinstance(hint, type) else [])
 
 
 @cache

@@ -20,6 +20,7 @@ from attnfuzz.harness.verdict.printable import in_a_line, printable
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.case import Case
 from attnfuzz.reference.user_error import UserError
 
 SECONDS = 5.0
@@ -73,6 +74,13 @@ class PlainCheck(NamedTuple):
         return wrong > 0 and wrong >= _NEARLY_ALL * len(self.judged)
 
     @property
+    def _past_the_end(self) -> bool:
+        """Whether all cases have NaN in their outputs, as for a kernel that attends to slots without a token."""
+        attention = all(isinstance(case, Case) for case in self.judged)
+        kinds = {symptom.observation.kind for symptom in self.symptoms}
+        return attention and kinds == {Kind.NOT_FINITE} and self.failed == len(self.judged)
+
+    @property
     def words(self) -> str:
         """The result, with the most frequent symptom's message and the arguments of its first call, for one screen."""
         name = in_a_line(self.backend)
@@ -101,6 +109,11 @@ class PlainCheck(NamedTuple):
         """Return the likely remedy, or "" if it is not known."""
         if self.symptoms[0].observation.kind is Kind.UNWRITTEN and self.failed == len(self.judged):
             return "Write every row of the given tensor: out.copy_(result). An assignment, out = result, writes none."
+        if self._past_the_end:
+            return (
+                "Slots and pages without a token hold NaN. The kernel may read more keys than seq_lens says, which "
+                "counts the new tokens of a request, too, or other pages than block_tables says."
+            )
         failed = [case for symptom in self.symptoms for case in symptom.cases]
         passed = [case for case in self.judged if case not in failed]
         for failing, passing in zip(_columns(failed), _columns(passed), strict=False):

@@ -131,7 +131,11 @@ def test_equal_numbers_of_other_types_have_the_same_id() -> None:
         ({"kind": "dreams"}, "not a case: Invalid value 'dreams' - at `$.kind`"),
         ({"colour": "red"}, "not a case: Object contains unknown field `colour`"),
         ({"seed": "7"}, "not a case: Expected `int`, got `str` - at `$.seed`"),
-        ({"values": "pretty"}, "not a case: Invalid enum value 'pretty' - at `$.values`"),
+        ({"values": "pretty"}, "not a case: Invalid enum value 'pretty' - at `$.values`: give one of normal, "),
+        (
+            {"steps": [{"mode": "chunked", "requests": []}]},
+            "not a case: Invalid enum value 'chunked' - at `$.steps[0].mode`: give one of decode, ",
+        ),
         ({"steps": [{"mode": "decode"}]}, "not a case: Object missing required field `requests` - at `$.steps[0]`"),
         ({"seed": -1}, "an impossible case: seed is -1"),
         ({"backend": ""}, "an impossible case: backend is ''"),

@@ -51,4 +51,6 @@ def test_a_misspelt_field_has_a_hint() -> None:
     with pytest.raises(TypeError) as caught:
         Capability(head_dim=64)  # type: ignore[call-arg]
     assert "did you mean head_dims" in did_you_mean(caught.value, (Capability, Bucket))
+    of_another = TypeError("Unexpected keyword argument 'num_heads'")
+    assert did_you_mean(of_another, (Capability, Bucket)) == " (did you mean heads of Bucket?)"
     assert did_you_mean(TypeError("another"), (Capability,)) == ""

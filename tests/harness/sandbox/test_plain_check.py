@@ -132,6 +132,12 @@ def test_the_remedy_names_the_property_that_all_failing_cases_have_and_no_other(
     assert "out.copy_(result)" in PlainCheck("mine", (decode,), (unwritten,)).words
 
 
+def test_nan_in_all_plain_cases_points_to_slots_without_a_token() -> None:
+    decode, nan = decode_case("mine"), observed(Kind.NOT_FINITE)
+    assert "may read more keys than seq_lens says" in PlainCheck("mine", (decode,), (nan,)).words
+    assert "seq_lens says" not in PlainCheck("mine", (decode, replace(decode, seed=1)), (nan,)).words
+
+
 def test_a_failure_in_few_cases_is_fuzzed() -> None:
     assert not PlainCheck("mine", (decode_case("mine"),) * 2, (observed(Kind.RAISED),)).is_of_the_call
 
