@@ -143,7 +143,8 @@ class Runner:
             reason = why_not(backend, case)
             if reason is not None:
                 return [Verdict(unsupported=f"{name} does not support {reason}")] * len(cases)
-        workers, patience = self._teams.of(team_of(name), name), self._patience(name, backend)
+        workers, capability = self._teams.of(team_of(name), name), backend.capability
+        patience = self._pace.patience(name, capability.device, capability.patience)
         tasks = [msgspec.json.encode(self._task(case=case, backend=name)) for case in cases]
         answers = workers.run_together(tasks, timeout=patience)
         for index, answer in enumerate(answers):
@@ -197,24 +198,20 @@ class Runner:
     def _run(self, case: AnyCase, name: str, trace: str | None = None, *, explained: bool = False) -> Verdict:
         case.validate()
         backend = self._prepare(name)
-        reason = why_not(backend, case)
+        capability, reason = backend.capability, why_not(backend, case)
         if reason is not None:
             return Verdict(unsupported=f"{name} does not support {reason}")
         self._last = self._teams.of(team_of(name), name)
-        if case.searchable and backend.capability.device is Device.CUDA:
+        if case.searchable and capability.device is Device.CUDA:
             self.last_on_gpu = case.having(backend=name)
         more = (TRACE_SECONDS if trace else 0.0) + (EXPLAIN_SECONDS if explained else 0.0)
         task = self._task(case=case, backend=name, trace=trace, explain=explained)
+        patience = self._pace.patience(name, capability.device, capability.patience, more=more)
         started = time.monotonic()
-        answer = _answer(self._last, msgspec.json.encode(task), self._patience(name, backend, more=more))
+        answer = _answer(self._last, msgspec.json.encode(task), patience)
         if not (more or isinstance(answer, Death)):
             self._pace.add(name, time.monotonic() - started)
         return _judged(answer)
-
-    def _patience(self, name: str, backend: Backend, *, more: float = 0.0) -> Patience:
-        """Return the limits of a case on a backend, plus `more` seconds."""
-        capability = backend.capability
-        return self._pace.patience(name, capability.device, capability.patience, more=more)
 
     def _prepare(self, name: str) -> Backend:
         """Compile a backend's needs while showing progress, so that workers find them in the cache."""
