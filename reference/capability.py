@@ -74,8 +74,9 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     and no other backend has. `tombstones` are those of the pools of layers with `windows`; `other_groups` are the
     geometries of layers that may share a pool with the case's. Both need a pool with pages from anywhere.
 
-    **Writes.** Padded tokens have one of `padded_slots`. A writer with `rotary` also rotates one of these shares of
-    each head, in one of the `pairings`, by frequencies of one of the `rope_scalings`.
+    **Writes.** Padded tokens have one of `padded_slots`. With `value_strides`, new values may have other strides than
+    new keys: contiguous ones beside slices of fused rows, and the other way round. A writer with `rotary` also rotates
+    one of these shares of each head, in one of the `pairings`, by frequencies of one of the `rope_scalings`.
 
     **Calls.** `arguments` are the supported argument forms besides the plain one, and `edges` the supported factors of
     0 and below and steps without requests, both with their standing; `earlier_uses` are those that the objects of a
@@ -138,6 +139,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     other_groups: tuple[OtherGroup, ...] = ()
 
     padded_slots: tuple[PaddedSlot, ...] = (PaddedSlot.DUMMY,)
+    value_strides: bool = False
     rotary: tuple[RotaryShare, ...] = ()
     pairings: tuple[Pairing, ...] = tuple(Pairing)
     rope_scalings: tuple[RopeScaling, ...] = (RopeScaling.NONE,)

@@ -351,11 +351,16 @@ class KvView(StrEnum):
 
 
 class Views(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Strides of a backend's tensors. `table_gap` columns lie between the rows of the page table."""
+    """Strides of a backend's tensors. `table_gap` columns lie between the rows of the page table.
+
+    With `value_strides`, the new values of a writer have other strides than its new keys, which are those of queries:
+    a server may make keys anew, and leave values in the rows of a fused projection.
+    """
 
     query: QueryView = QueryView.CONTIGUOUS
     kv: KvView = KvView.SEPARATE
     table_gap: int = 0
+    value_strides: bool = False
 
 
 class Workspace(StrEnum):

@@ -68,6 +68,7 @@ _UNUSED = Choice(
 _TABLE_SLACK = Choice((0, 0, 1, 2, 3, 8, 31), on("table slack", SLACK_COLUMNS.of))
 _TABLE_GAPS = Choice((0, 0, 0, 1, 4, 7), on("table gap", GAP_COLUMNS.of))
 _NO_TABLE_GAPS = Choice((0,), on("table gap", GAP_COLUMNS.of))
+_VALUE_STRIDES = WeightedFlag(2, 1, ("new values of other strides=yes",))
 # (state of the workspace, contents of outputs): new buffers, and used ones.
 _BUFFERS = Choice(
     tuple((workspace, outputs) for workspace in Workspace for outputs in Outputs),
@@ -112,6 +113,7 @@ def draw_placement(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean
             query=draw(_query_view(can.query_views).under(lean)),
             kv=view,
             table_gap=draw((_TABLE_GAPS if can.table_gaps else _NO_TABLE_GAPS).under(lean)),
+            value_strides=can.value_strides and draw(_VALUE_STRIDES.under(lean)),
         ),
         workspace=workspace,
         outputs=outputs,

@@ -148,6 +148,7 @@ def with_views_of(can: Capability, case: Case) -> Case:
         query=_nearest(case.views.query, can.query_views),
         kv=_nearest(case.views.kv, can.kv_views),
         table_gap=case.views.table_gap if can.table_gaps else 0,
+        value_strides=case.views.value_strides and can.value_strides,
     )
     return replace(case, views=views)
 

@@ -88,6 +88,7 @@ _ALL: Final = structs.replace(
     padding=True,
     padded_slots=(PaddedSlot.DUMMY,),
     query_views=tuple(QueryView),
+    value_strides=True,
     kv_views=tuple(KvView),
     unequal_head_dims=True,
     pool_holes=True,
@@ -99,7 +100,12 @@ _SKIPS: Final = structs.replace(_ALL, padded_slots=(PaddedSlot.NOWHERE,), fp8_kv
 
 def _of_latents(can: Capability) -> Capability:
     return structs.replace(
-        can, latent=True, max_head_dim=576, layouts=(KvLayout.HND,), kv_views=(KvView.SEPARATE, KvView.TOKEN_MAJOR)
+        can,
+        latent=True,
+        max_head_dim=576,
+        layouts=(KvLayout.HND,),
+        kv_views=(KvView.SEPARATE, KvView.TOKEN_MAJOR),
+        value_strides=False,
     )
 
 
@@ -121,8 +127,12 @@ def _writer(label: str, function: Callable[..., Any], capability: Capability, **
 _ROTARY: Final = {"rotary": tuple(RotaryShare), "rope_scalings": tuple(RopeScaling)}
 _ROTATES: Final = structs.replace(_SKIPS, kv_views=_ALL.kv_views, **_ROTARY)
 _COMPUTES: Final = Rotation(angle=2.0**-23, cos_sin=2.0**-24)
+# It gets no values.
+_ROTATES_ALONE: Final = structs.replace(_ROTATES, value_strides=False)
 # A gather and a copy are of requests, in no graph.
-_READS: Final = structs.replace(_SKIPS, graph_modes=(), padding=False, query_views=(QueryView.CONTIGUOUS,))
+_READS: Final = structs.replace(
+    _SKIPS, graph_modes=(), padding=False, query_views=(QueryView.CONTIGUOUS,), value_strides=False
+)
 
 NATIVE_WRITERS: Final = (
     _writer("append", append, in_shared_pools(_ALL)),
@@ -150,7 +160,7 @@ NATIVE_WRITERS: Final = (
     _writer(
         "rope",
         rotate,
-        structs.replace(_ROTATES, fp8_kv=False, kv_scales=False, rope_scalings=(RopeScaling.NONE,)),
+        structs.replace(_ROTATES_ALONE, fp8_kv=False, kv_scales=False, rope_scalings=(RopeScaling.NONE,)),
         session=RotationSession,
         rotation=_COMPUTES,
         writes=frozenset({"query", "key"}),
@@ -170,7 +180,7 @@ NATIVE_WRITERS: Final = (
         rotation=Rotation(rounds_result=True),
         writes=CACHES | {"query", "key"},
     ),
-    _writer("rope_quantise", rotate_and_quantise, _ROTATES, session=RotationSession),
+    _writer("rope_quantise", rotate_and_quantise, _ROTATES_ALONE, session=RotationSession),
     _writer("gather", gather, _READS, session=GatherSession),
     _writer("gather_mla", gather_mla, _of_latents(_READS), session=GatherSession),
     _writer("copy_blocks", copy_pages, _READS, session=CopySession),

@@ -301,6 +301,7 @@ def _common(writer: Capability, reader: Capability) -> Capability:
         empty_kv=False,
         kv_shorter_than_q=False,
         query_views=_both(reader.query_views, writer.query_views),
+        value_strides=writer.value_strides,
         kv_views=_both(reader.kv_views, writer.kv_views),
         table_gaps=reader.table_gaps and writer.table_gaps,
         pool_holes=reader.pool_holes and writer.pool_holes,

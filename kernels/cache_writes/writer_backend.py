@@ -8,7 +8,8 @@ The function is called once per step with keyword arguments, those of the follow
 `**_`: all):
 
 - key, value [tokens, kv_heads, head_dim]: the new tokens of the step in the dtype of the queries, one request after
-  another. Padded tokens follow, whose contents don't matter. Rows may be slices of larger ones
+  another. Padded tokens follow, whose contents don't matter. Rows may be slices of larger ones;
+  with `value_strides` in the capability, those of keys or of values alone
 - k_cache, v_cache [pages, page_size, kv_heads, head_dim]; [pages, kv_heads, page_size, head_dim] in the layout HND
 - slot_mapping [tokens] int64: page * page_size + slot of each token. A padded token has -1, which has to be skipped, or
   0, a slot that no request owns, and which may have to be skipped; the capability's `padded_slots` says which. With

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
+from msgspec import structs
 
 from attnfuzz.kernels.cache_writes.new_tokens import Metadata, NewTokens, WriteMetadata
 from attnfuzz.kernels.cache_writes.rotation import Rotation
@@ -17,7 +18,7 @@ from attnfuzz.kernels.interface.transfers import to_device, write
 from attnfuzz.kernels.planning.page_ids import DUMMY_PAGE
 from attnfuzz.kernels.planning.paged_kv import PagedKv
 from attnfuzz.kernels.planning.queries import query_strides
-from attnfuzz.reference.case import Case, Granularity, Launch, Mode, PaddedSlot, Step
+from attnfuzz.reference.case import Case, Granularity, Launch, Mode, PaddedSlot, QueryView, Step
 from attnfuzz.reference.dtypes import DType
 
 _Arguments = Mapping[str, Any]
@@ -175,9 +176,18 @@ class WriterSession:
     def _place_tokens(self, step: Step) -> dict[str, torch.Tensor]:
         memory = self._bench.memory
         return {
-            name: memory.copy(name, each, stride=query_strides(self._case, each.shape[1], each.shape[2]))
+            name: memory.copy(name, each, stride=query_strides(self._viewed(name), each.shape[1], each.shape[2]))
             for name, each in self._new(step).items()
         }
+
+    def _viewed(self, name: str) -> Case:
+        """Return the case whose query view is the view of this argument."""
+        case = self._case
+        if name != "value" or not case.views.value_strides:
+            return case
+        dense = case.views.query is QueryView.CONTIGUOUS
+        view = QueryView.FUSED_QKV if dense else QueryView.CONTIGUOUS
+        return structs.replace(case, views=structs.replace(case.views, query=view))
 
     def _place_metadata(self, metadata: Metadata) -> dict[str, torch.Tensor]:
         gap = self._case.views.table_gap

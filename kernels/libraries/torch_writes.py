@@ -64,6 +64,7 @@ PUTS = Capability(
     empty_kv=False,
     kv_shorter_than_q=False,
     query_views=tuple(QueryView),
+    value_strides=True,
     kv_views=tuple(KvView),
     pool_holes=True,
 )
@@ -162,7 +163,9 @@ def index_move(
         pool[target_slots // size, target_slots % size] = held
 
 
-_PLAIN: Final = structs.replace(PUTS, graph_modes=(), padding=False, query_views=(QueryView.CONTIGUOUS,))
+_PLAIN: Final = structs.replace(
+    PUTS, graph_modes=(), padding=False, query_views=(QueryView.CONTIGUOUS,), value_strides=False
+)
 
 ROPE_INDEX_PUT: Final = LibraryWriter(
     function=rotate_and_put,

@@ -198,6 +198,7 @@ SGLANG_WRITERS = (
             padded_slots=(PaddedSlot.DUMMY, PaddedSlot.NOWHERE),
             # The heads of a token follow each other; set_kv_buffer checks it.
             query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
+            value_strides=True,
             kv_views=tuple(KvView),
         ),
         **_SHARED,

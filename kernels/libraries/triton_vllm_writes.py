@@ -137,6 +137,7 @@ _CAPABILITY = Capability(
     kv_shorter_than_q=False,
     # The heads of a token follow each other (`src_key_idx + tile_pos`).
     query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
+    value_strides=True,
     kv_views=tuple(KvView),
     pool_holes=True,
     patience=4.0,

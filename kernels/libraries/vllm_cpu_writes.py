@@ -90,8 +90,9 @@ RESHAPE_AND_CACHE = LibraryWriter(
             writes=True,
             padding=True,
             padded_slots=_BOTH,
-            # It takes the strides of tokens and heads.
+            # It takes the strides of tokens and heads, of K and of V.
             query_views=tuple(QueryView),
+            value_strides=True,
         ),
         # Other head dims and page sizes are not compiled.
         groups=(OtherGroup.SAME,),

@@ -30,6 +30,10 @@ Write as_taken(const Write* writes, int index) {
   if (planted(Defect::written_scale_layouts_mixed)) std::swap(pool.scales.head_stride, pool.scales.slot_stride);
   if (planted(Defect::values_written_over_keys)) pool.data = writes[0].pool.data;
   if (planted(Defect::value_tokens_at_key_strides)) write.tokens.token_stride = writes[0].tokens.token_stride;
+  if (planted(Defect::new_tokens_alike_at_one_stride) && write.tokens.dim == writes[0].tokens.dim) {
+    write.tokens.token_stride = writes[0].tokens.token_stride;
+    write.tokens.head_stride = writes[0].tokens.head_stride;
+  }
   if (planted(Defect::new_tokens_taken_for_packed)) write.tokens.token_stride = pool.heads * pool.dim;
   if (planted(Defect::pages_taken_for_packed)) pool.page_stride = pool.heads * pool.page_size * pool.dim;
   if (planted(Defect::written_heads_taken_for_packed)) pool.head_stride = pool.dim;

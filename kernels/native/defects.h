@@ -159,6 +159,7 @@ namespace attnfuzz {
   DO(natural_exponential)                       \
   DO(negative_request_appended)                 \
   DO(negative_slot_written)                     \
+  DO(new_tokens_alike_at_one_stride)            \
   DO(new_tokens_taken_for_packed)               \
   DO(nibbles_read_in_reverse)                   \
   DO(nibbles_written_in_reverse)                \

@@ -69,6 +69,12 @@ def _impossible_view(case: Case) -> Violation | None:
     return "views.kv", case.views.kv.value, "K and V share a pool only if their head dims are equal"
 
 
+def _impossible_value_strides(case: Case) -> Violation | None:
+    if not case.views.value_strides or case.geometry.latent is None:
+        return None
+    return "views.value_strides", True, "must be false for latents, which have no values"
+
+
 def _refused_group(can: "Capability", case: Case) -> str | None:
     group = case.pages.other_group
     has = group is OtherGroup.NONE or group in can.other_groups
@@ -206,6 +212,19 @@ VIEWS = grouped(
         ),
         rule=_impossible_view,
         optional=("strided caches", lambda can: can.kv_views != (KvView.SEPARATE,)),
+    ),
+    of_case(
+        flag("new values of other strides", lambda case: case.views.value_strides),
+        "views.value_strides",
+        removable("new values of other strides", but("none"), part_with("views", value_strides=False)),
+        supported=lambda can: ("none", "yes") if can.value_strides else ("none",),
+        lack="the backend takes no new values of other strides than its new keys",
+        refusal=lambda can, case: (
+            "new values of other strides than new keys" if case.views.value_strides and not can.value_strides else None
+        ),
+        rule=_impossible_value_strides,
+        printed=lambda case: "new values of other strides" if case.views.value_strides else "",
+        filed={"views": but("none")},
     ),
     line="memory",
 )

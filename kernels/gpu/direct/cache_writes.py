@@ -161,8 +161,9 @@ COPIES: Final = Capability(
     padded_slots=(PaddedSlot.DUMMY,),
     empty_kv=False,
     kv_shorter_than_q=False,
-    # Only the last dimension has to be dense; K and V have the same strides.
+    # Only the last dimension has to be dense. Caches have the same strides, and new tokens any (csrc/page.cu).
     query_views=tuple(QueryView),
+    value_strides=True,
     kv_views=tuple(KvView),
 )
 _DEEPSEEK: Final = tuple(
@@ -183,9 +184,9 @@ _DEEPSEEK: Final = tuple(
 
 # Converted tokens lie in a buffer of their own, which a replay of a graph would not refresh.
 COPIES_IN_FP8: Final = structs.replace(
-    COPIES, buckets=_buckets([(DType.BFLOAT16, DType.FLOAT8_E4M3)]), graph_modes=(), kv_scales=True
+    COPIES, buckets=_buckets([(DType.BFLOAT16, DType.FLOAT8_E4M3)]), graph_modes=(), kv_scales=True, value_strides=False
 )
-COPIES_OF_LATENTS: Final = structs.replace(COPIES, buckets=_DEEPSEEK)
+COPIES_OF_LATENTS: Final = structs.replace(COPIES, buckets=_DEEPSEEK, value_strides=False)
 
 _FAST: Final = Conversion(error=2.0**-21)
 """Divisions of nvcc's -use_fast_math: two of them, with errors of 2 ULP."""

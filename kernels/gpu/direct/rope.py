@@ -235,7 +235,11 @@ _ROPE_MODULE: Final = Module("rotary embedding", _spec)
 # A lane has 16 elements, all of them in one half of a head: a quarter of a small head is less. Tensors arranged anew in
 # each launch are in no graph.
 _ROTARY: Final = structs.replace(
-    COPIES, graph_modes=(), rotary=(RotaryShare.WHOLE, RotaryShare.HALF), rope_scalings=tuple(RopeScaling)
+    COPIES,
+    graph_modes=(),
+    value_strides=False,
+    rotary=(RotaryShare.WHOLE, RotaryShare.HALF),
+    rope_scalings=tuple(RopeScaling),
 )
 _QUANTISED: Final = structs.replace(_ROTARY, buckets=COPIES_IN_FP8.buckets)
 
@@ -294,6 +298,13 @@ FLASHINFER_ROPE: Final = (
         RotationSession,
     ),
     _rope_backend("flashinfer:rope_quantise_mla", QUANTISE_MLA, _quantise_mla, _LATENTS, RotationSession),
-    _rope_backend("flashinfer:rope_append", APPEND, _append, structs.replace(_QUANTISED, **_SKIPS), RopeSession),
+    _rope_backend(
+        "flashinfer:rope_append",
+        APPEND,
+        _append,
+        # csrc/rope.cu passes the strides of new values, v_in_stride.
+        structs.replace(_QUANTISED, value_strides=True, **_SKIPS),
+        RopeSession,
+    ),
     _rope_backend("flashinfer:rope_append_mla", APPEND, _append_mla, structs.replace(_LATENTS, **_SKIPS), RopeSession),
 )

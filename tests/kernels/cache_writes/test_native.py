@@ -29,6 +29,7 @@ def test_a_native_writer_passes_drawn_cases_of_all_that_it_supports(writer: Nati
         passed(case, writer)
     assert {case.geometry.kv_layout for case in found} == set(can.layouts)
     assert {case.views.query for case in found} == set(can.query_views)
+    assert any(case.views.value_strides for case in found) is can.value_strides
     assert any(each.launch is Launch.REPLAY for case in found for each in case.steps) is bool(can.graph_modes)
     assert any(each.padded for case in found for each in case.steps) is can.padding
     assert {case.rope.share for case in found if case.rope} == set(rotary_shares(can))
