@@ -99,7 +99,7 @@ def test_the_edges_of_a_capability_are_drawn() -> None:
 
 @pytest.mark.slow
 def test_replays_without_requests_are_drawn_and_run() -> None:
-    found = [case for case in drawn("trtllm_mha", 150) if any(map(_is_idle_replay, case.steps))]
+    found = [case for case in drawn("trtllm_mha", 300) if any(map(_is_idle_replay, case.steps))]
     assert found
     assert not any(run(case).observations for case in found)
 
