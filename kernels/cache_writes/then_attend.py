@@ -29,7 +29,6 @@ from attnfuzz.kernels.interface.backend import (
     shares_pool,
 )
 from attnfuzz.kernels.planning.paged_kv import PagedKv
-from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.capability import FLOATS, Capability
 from attnfuzz.reference.case import Case, Launch, Step
 from attnfuzz.reference.contract import Contract
@@ -277,7 +276,6 @@ def common(writer: Backend, reader: Backend) -> Capability:
 
 
 _QUANTISED = (DType.FLOAT8_E4M3, DType.FLOAT4_E2M1)
-_OF_K_AND_V = (ArgumentForm.KEYS_GAPS, ArgumentForm.VALUES_GAPS)
 _NEEDED = ("modes", "dtypes", "page_sizes", "layouts", "query_views", "kv_views", "padded_slots", "granularities")
 
 
@@ -310,8 +308,6 @@ def _common(writer: Capability, reader: Capability) -> Capability:
         padded_slots=writer.padded_slots,
         tombstones=_both(reader.tombstones, writer.tombstones),
         other_groups=_both(reader.other_groups, writer.other_groups),
-        # Forms change the strides of the pool, and of new tokens.
-        arguments=tuple(rule for rule in reader.arguments if rule.form not in _OF_K_AND_V),
         patience=max(reader.patience, writer.patience),
     )
 

@@ -10,12 +10,6 @@
 namespace attnfuzz {
 namespace {
 
-void take_strides(const Pool& from, Pool& to) {
-  to.page_stride = from.page_stride;
-  to.head_stride = from.head_stride;
-  to.slot_stride = from.slot_stride;
-}
-
 void export_decode(TensorView out, Optional<TensorView> lse, TensorView query, TensorView key, TensorView value,
                    bool paired, bool nhd, Optional<TensorView> key_scales, Optional<TensorView> value_scales, bool swizzled,
                    TensorView workspace, TensorView tables, TensorView seq_lens, int64_t q_len,
@@ -25,7 +19,6 @@ void export_decode(TensorView out, Optional<TensorView> lse, TensorView query, T
   Pool k = pool_of(key, "kv_cache", paired, 0, nhd), v = pool_of(value, "kv_cache", paired, 1, nhd);
   k.scales = scales_of(key_scales, "kv_cache_sf", k, nhd);
   v.scales = scales_of(value_scales, "kv_cache_sf", v, nhd, swizzled);
-  if (planted(Defect::value_pages_at_key_strides)) take_strides(k, v);
   REQUIRE(q_len >= 1, "q_len_per_req must be 1 or more, not " << q_len);
   REQUIRE(k.heads == v.heads && k.page_size == v.page_size, "K and V must have the same heads and page size");
   require_same_elements(q.element, k.element, v.element);
@@ -68,7 +61,6 @@ void export_context(TensorView out, Optional<TensorView> lse, TensorView query, 
   Pool k = pool_of(key, "kv_cache", paired, 0, nhd), v = pool_of(value, "kv_cache", paired, 1, nhd);
   k.scales = scales_of(key_scales, "kv_cache_sf", k, nhd);
   v.scales = scales_of(value_scales, "kv_cache_sf", v, nhd, swizzled);
-  if (planted(Defect::value_pages_at_key_strides)) take_strides(k, v);
   REQUIRE(k.heads == v.heads && k.page_size == v.page_size, "K and V must have the same heads and page size");
   require_same_elements(q.element, k.element, v.element);
   require_fit(q, o, k.heads, k.dim, v.dim);

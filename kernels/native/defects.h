@@ -310,7 +310,6 @@ namespace attnfuzz {
   DO(top_k_whole_row)                           \
   DO(value_at_a_tile_edge_skipped)              \
   DO(value_dequantised_as_key)                  \
-  DO(value_pages_at_key_strides)                \
   DO(value_scaled_as_key)                       \
   DO(value_tokens_at_key_strides)               \
   DO(values_accumulated_in_bf16)                \

@@ -87,8 +87,6 @@ class TrtllmBackend:
         return replace(self, name=f"{self.name}@{name}", session=session)
 
 
-_OF_K_AND_V = (ArgumentForm.KEYS_GAPS, ArgumentForm.VALUES_GAPS)
-
 MHA = TrtllmBackend(
     name="trtllm_mha",
     session=MhaSession,
@@ -105,10 +103,7 @@ MHA = TrtllmBackend(
         pool_holes=True,
         tombstones=tuple(Tombstone)[1:],
         other_groups=tuple(OtherGroup)[1:],
-        arguments=(
-            *promised("kernels/native/views.h: window_left is int64", ArgumentForm.WINDOW_FAR),
-            *promised("kernels/native/views.h: a Pool has strides of its own", *_OF_K_AND_V),
-        ),
+        arguments=promised("kernels/native/views.h: window_left is int64", ArgumentForm.WINDOW_FAR),
         edges=tuple(
             EdgeRule(edge, ArgumentStanding.PROMISED, "kernels/native/ops.py: any numbers, and batches of none")
             for edge in Edge
