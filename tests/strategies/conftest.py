@@ -58,7 +58,7 @@ def drawn_for(tmp_path_factory: pytest.TempPathFactory) -> DrawnFor:
 @pytest.fixture(scope="session")
 def mha(drawn_for: DrawnFor) -> list[Case]:
     """Cases for a backend with graphs, padding and every view."""
-    return drawn_for("mha", MHA, 480)
+    return drawn_for("mha", MHA, 540)
 
 
 @pytest.fixture(scope="session")

@@ -51,7 +51,8 @@ def test_a_function_touches_unowned_pages_if_it_dies_of_them_alone(
 def test_the_case_of_the_trial_is_supported_and_its_offsets_fit_32_bits(can: Capability) -> None:
     case = small_case(can)
     assert isinstance(case, Case)
-    elements = case.pages.hole * case.geometry.page_size * case.geometry.head_dim_qk
+    geometry = case.geometry
+    elements = case.pages.hole * geometry.page_size * geometry.kv_heads * geometry.head_dim_qk
     assert 1 << 18 <= elements < 1 << 20
 
 

@@ -24,7 +24,7 @@ from attnfuzz.harness.campaign.events import (
 )
 from attnfuzz.harness.campaign.knowledge import OUT_OF_TIME
 from attnfuzz.harness.campaign.plan import GRACE_SECONDS, OVERRUN, Limits
-from attnfuzz.harness.search import pinned, slice_time
+from attnfuzz.harness.search import slice_time, spending
 from attnfuzz.harness.search.messages import (
     AnyMessage,
     Caught,
@@ -50,7 +50,7 @@ class Clock:
         self.now = time.monotonic()
         self._first = self.now
         stands_still = SimpleNamespace(monotonic=lambda: self.now, time=time.time)
-        for module in (engine, slice_time, pinned):
+        for module in (engine, slice_time, spending):
             monkeypatch.setattr(module, "time", stands_still)
 
     @property
