@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import deadly_handlers
+import msgspec
 import pytest
 from forked_python import started_processes
 
@@ -18,6 +19,7 @@ from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.workers import supervisor
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.lifeline import Lifeline, NurseryError
+from attnfuzz.harness.workers.nursery import Fork
 from attnfuzz.harness.workers.postmortem import Death, explain
 from attnfuzz.harness.workers.supervisor import HandlerError, Worker, Workers
 
@@ -225,8 +227,8 @@ def test_a_nursery_killed_while_it_starts_is_replaced() -> None:
         assert reply(own, "echo next").endswith("next")
 
 
-class DoomedLifeline(Lifeline):
-    """A nursery that is killed before it forks."""
+class KilledBeforeTheOrder(Lifeline):
+    """A nursery that is killed before its first order to fork."""
 
     def fork(self, channel: int, journal: int, output: int, arguments: Sequence[str] = ()) -> None:
         self._process.kill()
@@ -234,11 +236,23 @@ class DoomedLifeline(Lifeline):
         super().fork(channel, journal, output, arguments)
 
 
+class KilledAfterTheOrder(Lifeline):
+    """A nursery that is killed with its first order to fork unread."""
+
+    def fork(self, channel: int, journal: int, output: int, arguments: Sequence[str] = ()) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+        socket.send_fds(self._control, [msgspec.json.encode(Fork(arguments))], [channel, journal, output])
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.mark.parametrize("doomed", [KilledBeforeTheOrder, KilledAfterTheOrder])
 @pytest.mark.slow
-def test_nurseries_that_are_all_killed_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "Lifeline", DoomedLifeline)
-    with pytest.raises(NurseryError, match="last words"):
-        Workers("deadly_handlers:obey")
+def test_nurseries_that_are_all_killed_are_given_up(monkeypatch: pytest.MonkeyPatch, doomed: type[Lifeline]) -> None:
+    # The system accepts an order for a killed nursery as long as any process has the other end of its socket.
+    monkeypatch.setattr(supervisor, "Lifeline", doomed)
+    with pytest.raises(NurseryError, match="last words"), Workers("deadly_handlers:obey") as workers:
+        workers.run(b"", timeout=60)
 
 
 def test_an_interrupted_request_does_not_answer_the_next(workers: Workers) -> None:
