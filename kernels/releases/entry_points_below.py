@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +17,7 @@ from attnfuzz.kernels.releases.factories import GuardedFactories
 from attnfuzz.kernels.releases.origins import Origins
 from attnfuzz.kernels.releases.placement import Placement
 from attnfuzz.kernels.releases.recording import Recording
+from attnfuzz.kernels.releases.release import Release
 from attnfuzz.kernels.releases.signatures import signatures
 
 
@@ -149,6 +150,21 @@ def below(
     noted = nullcontext() if origins is None else origins
     with stand_ins.answered_by(lower), GuardedFactories(bench), noted, triton_launches.through(lower.launch):
         yield lower
+
+
+def code_of(release: Release, bench: Bench, kernels: KernelsBelow) -> Callable[[], AbstractContextManager[Below]]:
+    """Return a function that makes contexts for code of `release`, see `below`; they note its lines together.
+
+    Inside, torch's inference mode is off, even if the judge, which is in it, runs a step again.
+    """
+    origins = Origins(release.root, release.project.name)
+
+    @contextmanager
+    def running() -> Iterator[Below]:
+        with below(release.flashinfer, bench, kernels, origins) as lower, torch.inference_mode(mode=False):
+            yield lower
+
+    return running
 
 
 class TensorForm(NamedTuple):

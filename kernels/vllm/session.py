@@ -1,7 +1,6 @@
 """A case on a release: each step is prepared by its model runner, and run by its attention layer."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,8 +10,7 @@ import torch
 from attnfuzz.kernels.interface.backend import Bench, Output, Unsupported, WrittenThenAttended
 from attnfuzz.kernels.planning.queries import cached_scales, draw_queries, key_dim
 from attnfuzz.kernels.releases.answers import ASKED
-from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
-from attnfuzz.kernels.releases.origins import Origins
+from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, code_of
 from attnfuzz.kernels.releases.rejection import rejections_of
 from attnfuzz.kernels.vllm.config import drafting
 from attnfuzz.kernels.vllm.cpu.cpu_pool import CpuPool
@@ -52,7 +50,7 @@ class VllmSession:
     def __init__(self, loaded: Any, kernels: KernelsBelow, case: Case, bench: Bench) -> None:
         self._drafts = drafts_of(case)
         self._loaded, self._kernels, self._case, self._bench = loaded, kernels, case, bench
-        self._origins = Origins(loaded.release.root, loaded.release.project.name)
+        self._running = code_of(loaded.release, bench, kernels)
         self._runners: dict[int, AnyRunner] = {}
         self._without_graph: dict[int, Unsupported] = {}
         with self._running():
@@ -67,13 +65,6 @@ class VllmSession:
             output = self._run(runner, index, step)
         ASKED.check()
         return output
-
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        """Prepare the process for code of the release."""
-        release = self._loaded.release
-        with below(release.flashinfer, self._bench, self._kernels, self._origins), torch.inference_mode(mode=False):
-            yield
 
     def _runner(self, step: Step) -> AnyRunner:
         drafts = self._drafts_at(step)

@@ -12,8 +12,7 @@ import torch
 from attnfuzz.kernels.interface.backend import Bench, Output, WrittenCache, WrittenThenAttended
 from attnfuzz.kernels.planning.queries import cached_scales
 from attnfuzz.kernels.releases.answers import ASKED
-from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
-from attnfuzz.kernels.releases.origins import Origins
+from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, code_of
 from attnfuzz.kernels.releases.rejection import rejections_of
 from attnfuzz.kernels.vllm.mla.prefills import chunk_capacity, merges
 from attnfuzz.kernels.vllm.runner import WORDS
@@ -66,7 +65,7 @@ class EngineSession:
 
     def __init__(self, loaded: Any, kernels: KernelsBelow, case: Case, bench: Bench) -> None:
         self._loaded, self._kernels, self._case, self._bench = loaded, kernels, case, bench
-        self._origins = Origins(loaded.release.root, loaded.release.project.name)
+        self._code = code_of(loaded.release, bench, kernels)
         drafts = drafts_of(case)
         with self._running():
             self._server = VllmServer(loaded, case, bench, self._pool_type)
@@ -114,9 +113,7 @@ class EngineSession:
     @contextmanager
     def _running(self) -> Iterator[None]:
         """Prepare the process for code of the release. Raises Unsupported if the release rejects the case."""
-        release = self._loaded.release
-        kernels = below(release.flashinfer, self._bench, self._kernels, self._origins)
-        with rejections_of(release), kernels, torch.inference_mode(mode=False):
+        with rejections_of(self._loaded.release), self._code():
             yield
 
     def _forward(self, index: int, step: Step) -> WrittenThenAttended | None:

@@ -2,15 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
 
 from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.kernels.releases.answers import ASKED
-from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
-from attnfuzz.kernels.releases.origins import Origins
+from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, code_of
 from attnfuzz.kernels.releases.rejection import rejections_of
 from attnfuzz.kernels.sparse.index_cache import cache_content, new_keys, written_keys
 from attnfuzz.kernels.sparse.inputs import OpInputs
@@ -40,11 +38,11 @@ class PlannedSession(ABC):
     """
 
     def __init__(self, loaded: Any, kernels: KernelsBelow, case: SparseCase, bench: Bench) -> None:
-        self._loaded, self._kernels, self._case, self._bench = loaded, kernels, case, bench
+        self._loaded, self._case, self._bench = loaded, case, bench
         release = loaded.release
         ASKED.watch(release.root, release.project.title, release.version, PINNED, REMEDY)
         loaded.listen(ASKED.note)
-        self._origins = Origins(release.root, release.project.name)
+        self._running = code_of(release, bench, kernels)
         self._servers: dict[int, Planner] = {}
 
     def forward(self, index: int) -> SparseResult:
@@ -83,13 +81,6 @@ class PlannedSession(ABC):
         if step.replayed:
             return 0
         return max((each.queries - 1 for each in self._case.steps if each.mode is SparseMode.VERIFY), default=0)
-
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        """Prepare the process for code of the release."""
-        release = self._loaded.release
-        with below(release.flashinfer, self._bench, self._kernels, self._origins), torch.inference_mode(mode=False):
-            yield
 
 
 class IndexerSession(PlannedSession):

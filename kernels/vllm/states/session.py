@@ -1,7 +1,6 @@
 """A case of recurrent state on a release: each step is planned by its model runner and metadata builder."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final
@@ -12,8 +11,7 @@ from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.kernels.recurrent.result import StateResult
 from attnfuzz.kernels.recurrent.session import StateSession
 from attnfuzz.kernels.releases.answers import ASKED
-from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
-from attnfuzz.kernels.releases.origins import Origins
+from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, code_of
 from attnfuzz.kernels.releases.rejection import rejections_of
 from attnfuzz.kernels.vllm.adaptations import PINNED
 from attnfuzz.kernels.vllm.runner import WORDS
@@ -37,8 +35,7 @@ class PlannedStateSession(StateSession):
     def __init__(self, backend: Any, loaded: Any, kind: StateKind, case: StateCase, bench: Bench) -> None:
         super().__init__(backend, case, bench)
         self._loaded, self._kind = loaded, kind
-        self._kernels = KernelsBelow(tuple(kind.kernels.by_mode.values()))
-        self._origins = Origins(loaded.release.root, loaded.release.project.name)
+        self._running = code_of(loaded.release, bench, KernelsBelow(tuple(kind.kernels.by_mode.values())))
         self.dtype = case.dtype.torch_dtype
         heads = () if case.op is StateOp.CONV else (case.shape.value_heads,)
         self.out_shape = (*heads, case.shape.value_dim)
@@ -114,9 +111,3 @@ class PlannedStateSession(StateSession):
     def place(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Place these inputs."""
         return {name: self._placed(name, each) for name, each in inputs.items()}
-
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        release = self._loaded.release
-        with below(release.flashinfer, self._bench, self._kernels, self._origins), torch.inference_mode(mode=False):
-            yield
