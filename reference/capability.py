@@ -29,6 +29,7 @@ from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.edges import EdgeRule
 from attnfuzz.reference.features import TABLE
+from attnfuzz.reference.features.chosen import contradictions, excluded, known_words, lacking
 from attnfuzz.reference.geometry import Geometry, KvLayout
 from attnfuzz.reference.nvfp4 import BLOCK
 from attnfuzz.reference.related import related
@@ -50,6 +51,10 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     derived from the buckets, and values passed for them are ignored. `patience` multiplies the time after which a case
     counts as hanging (30 s), for slow kernels such as interpreted ones. With `writes`, it computes no attention, but
     writes the new tokens of each step into the KV cache.
+
+    **Every case.** A case has all features named in `always` and none of those in `never`, by the words of reports and
+    ledgers (docs/reference/features.md): `windows=True, always=("window",)` for a kernel that can't be called without a
+    window.
 
     **Steps and requests.** `graph_modes` are the modes that can be captured. Without `kv_shorter_than_q`, a request has
     at least as many keys as queries, unless `empty_kv` is True: then it may also have none. New tokens of a writer are
@@ -92,14 +97,16 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     without any of the modes, for `head_dims` of latents (which need buckets), for `granularities` and `kept_queries`
     without quantised caches, for sinks in integers or fp8, for a patience that is not a positive number, for `writes`
     with a feature of attention, for `rotary` without `writes`, for `most_programs` without ranks and buckets, or below
-    two drafts, for `tombstones` with latents or `rotary`, for `masks` without CAUSAL, and for others with latents or
-    `writes`.
+    two drafts, for `tombstones` with latents or `rotary`, for `masks` without CAUSAL, for others with latents or
+    `writes`, and for words of `always` and `never` that are unknown or that no case can obey.
     """
 
     device: Device = Device.CPU
     buckets: tuple[Bucket, ...] = ()
     patience: float = 1.0
     writes: bool = False
+    always: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
 
     modes: tuple[Mode, ...] = Mode.of_kernels()
     graph_modes: tuple[Mode, ...] = ()
@@ -183,6 +190,16 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         self._check_programs()
         if any(bucket.modes and not set(bucket.modes) & set(self.modes) for bucket in self.buckets):
             raise ValueError(f"a bucket has modules for none of the modes {', '.join(self.modes)}")
+        self._check_words()
+
+    def _check_words(self) -> None:
+        for field in ("always", "never"):
+            try:
+                force_setattr(self, field, known_words(TABLE, getattr(self, field)))
+            except ValueError as error:
+                raise ValueError(f"{field}: {error}") from error
+        if (self.always or self.never) and (reason := next(contradictions(TABLE, self), None)):
+            raise ValueError(reason)
 
     def _check_windows(self) -> None:
         if self.tombstones and self.latent:
@@ -239,9 +256,15 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         """Return the first unsupported feature of `case` as a clause, or None if it is supported."""
         if not isinstance(case, Case):
             return "cases of other ops"
-        reason = (self.buckets and _why_not_buckets(self, case.geometry)) or self._why_not_features(case)
+        reason = (
+            (self.buckets and _why_not_buckets(self, case.geometry))
+            or self._why_not_features(case)
+            or lacking(TABLE, case, self.always)
+            or excluded(TABLE, case, self.never)
+        )
         if not reason and case.relation is not None:
-            other = self._why_not_features(related(case).case)
+            run = related(case).case
+            other = self._why_not_features(run) or excluded(TABLE, run, self.never)
             reason = other and f"{other} (in its related run: {case.relation.words})"
         return reason or None
 

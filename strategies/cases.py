@@ -1,6 +1,6 @@
 """Whole cases that a backend supports. They are valid by construction: nothing is filtered."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 from functools import cache, lru_cache
 from operator import itemgetter
@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Pace, Step, steps_in_chunks
 from attnfuzz.reference.device import Device
+from attnfuzz.reference.features import TABLE
+from attnfuzz.reference.features.chosen import shown_by
 from attnfuzz.reference.features.classes import DRAFTS, QUERIES
 from attnfuzz.reference.validity import MAX_STEPS
 from attnfuzz.strategies.batch import Setting
@@ -93,12 +95,24 @@ _PACES = Choice((Pace.PROMPT,) * 7 + (Pace.LATE,), on("pace"))
 def cases(capability: Capability, backend: str, lean: Lean = NO_LEAN) -> SearchStrategy[Case]:
     """Return a strategy of cases for the named backend, all of them valid and supported by `capability`.
 
-    Features of `lean` are drawn more often wherever a draw decides about them; all others are still drawn.
+    Features of `lean` are drawn more often wherever a draw decides about them; all others are still drawn. So are those
+    that each case must have (`Capability.always`): cases without them are drawn again, as are those with others that no
+    case may have.
     """
+    if choosy := bool(capability.always or capability.never):
+        lean = Lean(tuple(dict.fromkeys((*lean.features, *sorted(_needed(capability))))))
     # Hypothesis follows each example with several in which one part is copied over another, so three of four cases
     # would be near copies of the fourth. It does not do so inside a unique collection.
-    alone = st.lists(_cases(capability, backend, _geometries(capability), lean), min_size=1, max_size=1, unique_by=id)
-    return alone.map(itemgetter(0))
+    free = replace(capability, always=(), never=()) if choosy else capability
+    alone = st.lists(_cases(free, backend, _geometries(free), lean), min_size=1, max_size=1, unique_by=id)
+    drawn = alone.map(itemgetter(0))
+    return drawn.filter(lambda case: capability.why_not(case) is None) if choosy else drawn
+
+
+def _needed(can: Capability) -> Iterator[str]:
+    """Yield the features of coverage by which cases show what they must have."""
+    for word in can.always:
+        yield from shown_by(TABLE, word)
 
 
 @cache

@@ -5,6 +5,8 @@ from itertools import product
 from math import gcd
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, Request, Scales, Step, Views
@@ -25,8 +27,23 @@ def plain_cases(can: Capability, backend: str) -> tuple[Case, ...]:
 
     Their outputs hold sentinels, so that rows which were never written show.
     """
-    combinations = product(_geometries(can), can.modes)
-    return spread([case for each in combinations if can.can_run(case := _case(can, backend, *each))])
+    combinations = [_case(can, backend, *each) for each in product(_geometries(can), can.modes)]
+    return spread([case for case in combinations if can.can_run(case)] or list(_needed(can, combinations)))
+
+
+def _needed(can: Capability, cases: Sequence[Case]) -> Iterator[Case]:
+    """Yield each case with the first features of its geometry with which `can` covers it, for a kernel that needs some.
+
+    The window cuts off keys of the plain lengths.
+    """
+    for case in cases:
+        variants = product((-1, 3), (False, True), (0.0, 30.0)) if can.always else ()
+        geometries = (
+            replace(case.geometry, window_left=left, sinks=sinks, soft_cap=cap) for left, sinks, cap in variants
+        )
+        changed = (replace(case, geometry=geometry) for geometry in geometries)
+        if (found := next(filter(can.can_run, changed), None)) is not None:
+            yield found
 
 
 def spread(covered: Sequence[C]) -> tuple[C, ...]:

@@ -50,8 +50,8 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
     backends, before confirmation. `capabilities` has the capability of each of the `backends`: reading a log must not
     load them. With `promised`, calls that the API does not mention are not drawn: `left_out` has the words for these
     forms of arguments, edges and earlier uses of each backend that has some. `modes` and `dtypes` are the only ones
-    that are drawn, if there are some. `folder` is where the campaign was started, because a backend's file may have a
-    relative name.
+    that are drawn, if there are some; each case has the features `only`, and none of `never`. `folder` is where the
+    campaign was started, because a backend's file may have a relative name.
     """
 
     log_version: int = LOG_VERSION
@@ -73,6 +73,8 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
     promised: bool = False
     modes: tuple[Name, ...] = ()
     dtypes: tuple[Name, ...] = ()
+    only: tuple[Name, ...] = ()
+    never: tuple[Name, ...] = ()
     left_out: dict[Name, tuple[str, ...]] = {}
     without: tuple[Tier, ...] = ()
     trial: Seconds | None = None

@@ -58,12 +58,11 @@ class Plan:
     `alpha` is the expected number of false positives if all backends are correct, before confirmation. `ledger` is the
     file of known findings, `ray` the cluster for jobs, None for local processes. `until_finding`: it also ends once a
     failure that is not in the ledger is filed, or one on file fails again. `promised`: only calls that APIs mention are
-    drawn or run again. So are only `modes` and `dtypes` of queries, if some are named. The tiers in `without` are
-    skipped. `trial`
-    makes it one search of `examples` per backend, up to its first finding, which is shrunk for this many seconds;
-    drawing is not biased, no case is kept or run again, and no script is created. `sanitize` runs a few
-    cases under compute-sanitizer instead of a search (`sanitizing.py`). `begun` is the time of the request, on the
-    monotonic clock.
+    drawn or run again. So are only `modes` and `dtypes` of queries, if some are named, and cases with all features of
+    `only` and with none of `never`. The tiers in `without` are skipped. `trial` makes it one search of `examples` per
+    backend, up to its first finding, which is shrunk for this many seconds; drawing is not biased, no case is kept or
+    run again, and no script is created. `sanitize` runs a few cases under compute-sanitizer instead of a search
+    (`sanitizing.py`). `begun` is the time of the request, on the monotonic clock.
     """
 
     backends: tuple[str, ...]
@@ -82,6 +81,8 @@ class Plan:
     promised: bool = False
     modes: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
     without: "tuple[Tier, ...]" = ()
     trial: float | None = None
     sanitize: bool = False
@@ -100,7 +101,7 @@ class Plan:
     @property
     def part(self) -> DrawnPart:
         """The part of the backends' cases that is drawn."""
-        return DrawnPart(promised=self.promised, modes=self.modes, dtypes=self.dtypes)
+        return DrawnPart(promised=self.promised, modes=self.modes, dtypes=self.dtypes, only=self.only, never=self.never)
 
     @property
     def alpha_per_output(self) -> float:

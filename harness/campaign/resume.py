@@ -112,8 +112,8 @@ def plan_again(
 
 def _settings(of: Plan | CampaignStarted) -> dict[str, Any]:
     """Return the settings that a log and a plan have in common."""
-    names = "backends preset examples seconds seed contract alpha guard without trial sanitize promised modes dtypes"
-    return {name: getattr(of, name) for name in names.split()}
+    names = "backends preset examples seconds seed contract alpha guard without trial sanitize promised"
+    return {name: getattr(of, name) for name in f"{names} modes dtypes only never".split()}
 
 
 def _check_backends(started: CampaignStarted) -> None:

@@ -30,7 +30,7 @@ from attnfuzz.harness.sandbox.check import render_failure
 from attnfuzz.harness.sandbox.plain_check import check_users
 from attnfuzz.harness.sanitizer.run import prepare as prepare_sanitized
 from attnfuzz.harness.sanitizer.run import run as run_sanitized
-from attnfuzz.harness.search.examples import drawn_capability
+from attnfuzz.harness.search.examples import check_drawn, drawn_capability
 from attnfuzz.harness.search.messages import JobSetup
 from attnfuzz.reference.device import Device
 
@@ -87,6 +87,7 @@ def check_plan(plan: Plan, progress: Callable[[str], None], *, started: bool = F
         progress(ledger.remark)
     for name in plan.backends:
         drawn_capability(name, plan.part)
+        check_drawn(name, plan.part)
     if plan.sanitize:
         prepare_sanitized(plan.backends, progress)
     elif not started:

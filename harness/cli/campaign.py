@@ -183,7 +183,8 @@ def _open(console: Console, plan: Plan, past: Past | None) -> None:
         console.print(f"Continuing campaign {past.campaign} after {clock(past.events[-1].at)}.", soft_wrap=True)
     budget = f"{plan.examples:,} cases each" if plan.examples is not None else clock(plan.seconds or 0)
     particular = [("until the first finding", plan.until_finding), ("promised calls", plan.promised)]
-    particular += [(f"only {', '.join(some)}", bool(some)) for some in (plan.modes, plan.dtypes)]
+    particular += [(f"only {', '.join(some)}", bool(some)) for some in (plan.modes, plan.dtypes, plan.only)]
+    particular.append((f"without {', '.join(plan.never)}", bool(plan.never)))
     console.print(
         f"Fuzzing {', '.join(plan.backends)}: {budget}, {count(plan.jobs, 'job')}, seed {plan.seed}, "
         f"alpha {plan.alpha:g}{''.join(f', {words}' for words, asked in particular if asked)}.",

@@ -151,6 +151,8 @@ def _settings(started: CampaignStarted) -> list[tuple[str, str]]:
         "guard": started.guard,
         "until": "the first finding" if started.until_finding else None,
         "ledger": started.ledger,
+        "only": ", ".join((*started.modes, *started.dtypes, *started.only)) or None,
+        "without": ", ".join(started.never) or None,
         "left out": "; ".join(left_out_lines(started)) or None,
     }
     return facts + [(name, str(value)) for name, value in particular.items() if value is not None]

@@ -2,15 +2,17 @@
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from hypothesis import given, seed
+from hypothesis.errors import Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.family import family_with
 from attnfuzz.harness.search.drawn_part import EVERYTHING, DrawnPart
-from attnfuzz.harness.search.restrict import restricted
+from attnfuzz.harness.search.restrict import NoSuchPart, restricted
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Guard
 from attnfuzz.strategies.lean import NO_LEAN, Lean
@@ -36,6 +38,17 @@ def drawn_cases(
     return strategy.map(lambda case: case.having(guard=guard))
 
 
+def check_drawn(name: str, part: DrawnPart) -> None:
+    """Raise NoSuchPart unless a case with the features that `part` names is drawn, which may take some seconds."""
+    if not (part.only or part.never):
+        return
+    found: list[AnyCase] = []
+    run_examples(drawn_cases(name, part=part), found.append, examples=1, seed_of=1)
+    if not found:
+        words = " and ".join((*part.only, *(f"without {word}" for word in part.never)))
+        raise NoSuchPart(f"no case of {name} with {words} was drawn: they exclude each other, or are too rare together")
+
+
 AT_ONCE = 10
 """Number of cases drawn before they are visited, since a visit evicts Hypothesis from the processor's caches."""
 
@@ -56,7 +69,8 @@ def run_examples(
     Hypothesis does not shrink: the reducer edits the case itself, and knows which features a smaller one has to keep.
     It stores no examples either: failing cases are kept as findings, and in the corpus.
 
-    Constants of loaded modules are not drawn. Up to `AT_ONCE` cases are drawn before they are visited.
+    Constants of loaded modules are not drawn. Up to `AT_ONCE` cases are drawn before they are visited. Nothing is
+    visited if a filter of `strategy` refuses all that is drawn.
     """
     drawn: list[Any] = []
     stopped: Exception | None = None
@@ -79,7 +93,7 @@ def run_examples(
             raise _Raised(error) from error
 
     try:
-        with without_constants_of_sources(), lighter_draws():
+        with without_constants_of_sources(), lighter_draws(), suppress(Unsatisfiable):
             example()
     except _Raised as raised:
         stopped = raised.args[0]

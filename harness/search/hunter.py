@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, Self
 
+from msgspec.structs import replace
+
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.family import family_of
 from attnfuzz.harness.sandbox.check import Runner
@@ -118,7 +120,8 @@ class Hunter:
             task,
             self._runner,
             tell,
-            capability=drawn_capability(task.backend, part),
+            # What a failure needs is found out without what all drawn cases must have.
+            capability=drawn_capability(task.backend, replace(part, only=())),
             elsewhere=lambda name: drawn_capability(name, DrawnPart(promised=part.promised)),
             novelty=self._novelty,
             explained=self._runner.explained,

@@ -29,13 +29,14 @@ class Axis(Generic[T]):
     """A dimension of cases or steps. `values` are in a natural order, with the plain one first if there is one.
 
     `place` returns the values that hold for a case or a step. There may be several, such as the KV lengths of a batch,
-    or none if the axis does not apply, unless it is `total`.
+    or none if the axis does not apply, unless it is `total`. On a `single` one there is exactly one.
     """
 
     name: str
     values: tuple[str, ...]
     place: Callable[[T], Iterable[str]]
     total: bool = True
+    single: bool = False
 
     def feature(self, value: str) -> str:
         """Return the feature of a value on this axis, such as "mode=decode"."""
@@ -49,7 +50,7 @@ class Axis(Generic[T]):
 
 def single(name: str, values: Iterable[str], place: Callable[[T], str]) -> Axis[T]:
     """Return an axis with exactly one value for every case or step."""
-    return Axis(name, tuple(values), lambda subject: (place(subject),))
+    return Axis(name, tuple(values), lambda subject: (place(subject),), single=True)
 
 
 def classed(name: str, classes: Classes | Kinds, measure: Callable[[T], Any]) -> Axis[T]:

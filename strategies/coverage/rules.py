@@ -13,6 +13,7 @@ from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mask, Mode
 from attnfuzz.reference.features import TABLE
+from attnfuzz.reference.features.chosen import impossible_features
 from attnfuzz.reference.features.classes import GROUPS, HEAD_DIMS
 from attnfuzz.strategies.coverage.features import axes
 from attnfuzz.strategies.supported import head_dims, latents
@@ -136,6 +137,10 @@ _NO_KEYS = "kv len=0; without keys=some|all; longest kv=0"
 LACKS: tuple[Lack, ...] = (
     *(Lack(row.lack, partial(_unsupported, row.name, row.supported)) for row in TABLE.rows if row.supported),
     Lack("the backend does not have this head dim", lambda can: _besides("head dim", _head_dims(can))),
+    Lack(
+        "left out: each case has other features, or none of these",
+        lambda can: tuple(impossible_features(TABLE, can.always, can.never)),
+    ),
 )
 
 

@@ -191,3 +191,25 @@ def test_buckets_replace_every_field_about_geometries() -> None:
     can = Capability(modes=(Mode.DECODE,), buckets=(HEAD_DIM_64,), head_dims=(8,))
     assert (can.head_dims, can.max_head_dim) == ((64,), 64)
     assert can.can_run(Case(backend="mine", geometry=HEAD_DIM_64.simplest, steps=(DECODE,)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"always": ("windw",)}, "always: unknown feature 'windw': did you mean 'window'"),
+        ({"never": ("nothing like it",)}, "never: unknown feature 'nothing like it': the words are in docs/"),
+        ({"always": ("window",)}, "window: the backend does not have windows"),
+        ({"never": ("layout=NHD",)}, "without layout=NHD, no layout is left"),
+        ({"always": "window"}, "always is 'window': give a tuple of"),
+    ],
+)
+def test_words_that_no_case_can_obey_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        Capability(**fields)
+
+
+def test_a_case_without_what_each_must_have_is_not_supported() -> None:
+    can = {"windows": True, "always": ("window",), "never": ("sinks",), "sinks": True}
+    assert why_not(CASE, **can) == "cases without window"
+    assert why_not(with_geometry(window_left=3), **can) is None
+    assert why_not(with_geometry(window_left=3, sinks=True), **can) == "cases with sinks"

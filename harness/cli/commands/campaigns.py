@@ -76,6 +76,16 @@ _FILE = options.PathTo(dir_okay=False)
     metavar="DTYPE",
     help="Draw only queries of this dtype, such as bfloat16; may be given several times.",
 )
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="FEATURE",
+    help="Draw only cases with this feature, in the words of reports and ledgers: window, mask=tree. Given several"
+    " times: with all of them.",
+)
+@click.option(
+    "--without", "never", multiple=True, metavar="FEATURE", help="Draw no case with this feature; several times: none."
+)
 @click.option("--ray", metavar="ADDRESS|local", help="Run the jobs as actors of a Ray cluster.")
 @click.option(
     "--built",

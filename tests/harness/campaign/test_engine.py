@@ -383,11 +383,13 @@ def test_a_campaign_goes_on_until_a_finding_if_it_was_begun_so(tmp_path: Path) -
     assert not again(begun=False, asked=False)
 
 
-def test_a_trial_goes_on_as_one_with_the_same_tiers(tmp_path: Path) -> None:
-    asked = dataclasses.replace(plan(tmp_path, trial=2.0, backends=("torch_sdpa",)), without=(Tier.T3,))
+def test_a_trial_goes_on_as_one_with_the_same_tiers_and_features(tmp_path: Path) -> None:
+    asked = plan(tmp_path, trial=2.0, backends=("torch_sdpa",))
+    asked = dataclasses.replace(asked, without=(Tier.T3,), only=("16 bits",), never=("values",))
     past = Past("1", logged([opening(asked, campaign="1", jobs=1, environment={})]), torn_bytes=0)
     again = plan_again(past, Home(tmp_path), jobs=None, ray=None, ledger=None, begun=0.0)
     assert (again.trial, again.without) == (2.0, (Tier.T3,))
+    assert again.part == asked.part
 
 
 def test_a_campaign_of_promised_calls_goes_on_as_one_and_names_the_others(tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ import pytest
 from fake_search import fake_cases
 
 from attnfuzz.harness.campaign.replays import may_run
+from attnfuzz.harness.search import examples
 from attnfuzz.harness.search.drawn_part import EVERYTHING, DrawnPart
-from attnfuzz.harness.search.examples import AT_ONCE, drawn_capability, drawn_cases, run_examples
+from attnfuzz.harness.search.examples import AT_ONCE, check_drawn, drawn_capability, drawn_cases, run_examples
 from attnfuzz.harness.search.restrict import NoSuchPart
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.edges import edges_of
+from attnfuzz.reference.features import TABLE
 
 SCRIPT = """
 import sys
@@ -87,5 +89,43 @@ def test_only_the_named_modes_and_dtypes_are_drawn_and_run_again() -> None:
 def test_a_mode_or_dtype_that_no_case_has_is_refused_with_those_that_they_have() -> None:
     with pytest.raises(NoSuchPart, match="trtllm_mha has no verify: give --mode one of decode, target_verify"):
         drawn_capability("trtllm_mha", DrawnPart(modes=("verify",)))
-    with pytest.raises(NoSuchPart, match="leave --mode and --dtype out"):
+    with pytest.raises(NoSuchPart, match="leave --mode, --dtype, --only and --without out"):
         drawn_capability("native:sparse", DrawnPart(dtypes=("float32",)))
+
+
+def test_only_cases_with_the_named_features_are_drawn_and_run_again() -> None:
+    part, drawn = DrawnPart(only=("window", "sinks"), never=("replay",)), list[Case]()
+    run_examples(drawn_cases("trtllm_mha", part=part), drawn.append, examples=20, seed_of=1)
+    assert len(drawn) == 20
+    for case in drawn:
+        words = TABLE.words_of(case)
+        assert {"window", "sinks"} <= words
+        assert "replay" not in words
+        assert may_run(case, part)
+        assert not may_run(case, DrawnPart(never=("sinks",)))
+
+
+@pytest.mark.parametrize(
+    ("backend", "part", "message"),
+    [
+        ("trtllm_mha", DrawnPart(only=("windw",)), "--only: unknown feature 'windw': did you mean 'window'"),
+        ("trtllm_mha", DrawnPart(never=("sink",)), "--without: unknown feature 'sink': did you mean 'sinks'"),
+        ("trtllm_mha", DrawnPart(only=("mask=tree",)), "no such cases: mask=tree: the backend does not have this mask"),
+        (
+            "torch_sdpa",
+            DrawnPart(never=("16 bits", "dtype=float32")),
+            "without 16 bits, dtype=float32, no dtype is left",
+        ),
+        ("native:sparse", DrawnPart(only=("window",)), "leave --mode, --dtype, --only and --without out"),
+    ],
+)
+def test_features_that_no_case_has_are_refused(backend: str, part: DrawnPart, message: str) -> None:
+    with pytest.raises(NoSuchPart, match=message):
+        drawn_capability(backend, part)
+
+
+def test_features_that_exclude_each_other_are_refused_before_a_campaign(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examples, "drawn_cases", lambda *_, **__: fake_cases().filter(lambda _: False))
+    with pytest.raises(NoSuchPart, match="no case of trtllm_mha with sinks and without window was drawn"):
+        check_drawn("trtllm_mha", DrawnPart(only=("sinks",), never=("window",)))
+    check_drawn("trtllm_mha", EVERYTHING)
