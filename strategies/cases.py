@@ -110,7 +110,7 @@ def cases(capability: Capability, backend: str, lean: Lean = NO_LEAN) -> SearchS
 
 
 def _needed(can: Capability) -> Iterator[str]:
-    """Yield the features of coverage by which cases show what they must have."""
+    """Yield the features of coverage that show that a case has a feature of `always`."""
     for word in can.always:
         yield from shown_by(TABLE, word)
 

@@ -120,7 +120,7 @@ class Hunter:
             task,
             self._runner,
             tell,
-            # What a failure needs is found out without what all drawn cases must have.
+            # A failure may not need the features that all drawn cases have.
             capability=drawn_capability(task.backend, replace(part, only=())),
             elsewhere=lambda name: drawn_capability(name, DrawnPart(promised=part.promised)),
             novelty=self._novelty,

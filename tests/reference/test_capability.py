@@ -208,7 +208,7 @@ def test_words_that_no_case_can_obey_are_refused(fields: dict[str, Any], message
         Capability(**fields)
 
 
-def test_a_case_without_what_each_must_have_is_not_supported() -> None:
+def test_a_case_without_the_features_of_always_is_not_supported() -> None:
     can = {"windows": True, "always": ("window",), "never": ("sinks",), "sinks": True}
     assert why_not(CASE, **can) == "cases without window"
     assert why_not(with_geometry(window_left=3), **can) is None

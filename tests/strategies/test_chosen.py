@@ -19,7 +19,7 @@ Draw = Callable[[SearchStrategy[Case], int], list[Case]]
 WINDOWED = Capability(windows=True, sinks=True, padding=True, always=("window",), never=("padding", "mode=extend"))
 
 
-def test_every_drawn_case_has_what_it_must_have_and_nothing_else(draw: Draw) -> None:
+def test_every_drawn_case_has_the_features_of_always_and_none_of_never(draw: Draw) -> None:
     reached = 0
     for case in draw(cases(WINDOWED, "mine"), 40):
         words = TABLE.words_of(case)
@@ -29,7 +29,7 @@ def test_every_drawn_case_has_what_it_must_have_and_nothing_else(draw: Draw) -> 
     assert not impossible(WINDOWED).keys() & pairs_in(reached)
 
 
-def test_what_no_case_has_does_not_count_for_coverage() -> None:
+def test_features_that_no_case_has_do_not_count_for_coverage() -> None:
     excluded = {feature for both in impossible(WINDOWED) for feature in both if ("batch=1", feature) in _pairs(both)}
     assert {"window=none", "padding=tokens", "mode=extend"} <= excluded
     assert "window=cuts keys off" not in excluded
