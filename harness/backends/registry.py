@@ -242,7 +242,8 @@ def _check_file(path: str) -> None:
     try:
         mode = Path(path).stat().st_mode
     except FileNotFoundError:
-        raise BackendFileError(f"backend file {path} does not exist: give FILE.py:NAME") from None
+        where = "" if Path(path).is_absolute() else f" in {Path.cwd()}"
+        raise BackendFileError(f"backend file {path} does not exist{where}: give FILE.py:NAME") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise BackendFileError(f"backend file {path} can't be read: {reason}. Give FILE.py:NAME") from None
@@ -265,9 +266,17 @@ def _unknown(name: str) -> str:
         close = difflib.get_close_matches(name, planted(), n=2)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         return f"no backend has the defect {name!r}: {hint}See attnfuzz defects list."
+    if name.endswith(".py") and Path(name).is_file():
+        return f"{name} is a file: name a backend in it, such as {name}:{_assigned(Path(name)) or 'NAME'}"
     close = similar(name)
     hint = f"did you mean {' or '.join(close)}?" if close else "name one of attnfuzz backends, or FILE.py:NAME"
     return f"unknown backend {name!r}: {hint}"
+
+
+def _assigned(path: Path) -> str | None:
+    """Return the last backend that a file assigns, by its text: a user's file is imported in workers alone."""
+    names = re.findall(r"^(\w+)\s*(?::[^=\n]*)?=\s*\w*Backend\(", path.read_text(errors="replace"), re.MULTILINE)
+    return names[-1] if names else None
 
 
 def similar(name: str) -> list[str]:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import secrets
+import shlex
 import stat
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -19,6 +20,8 @@ from attnfuzz.reference.device import Device
 DEFAULT_HOME = Path("attnfuzz-out")
 
 _MOST_DIGITS = 9
+
+_HOME = "attnfuzz.home_of_finding"
 
 _MOST_NAMES = 10
 """Names that a message lists."""
@@ -74,30 +77,48 @@ class PathTo(click.Path):
 
 
 class CaseOrFinding(PathTo):
-    """A file with a case, a finding's folder, or a finding of the default home by its name or a part of it."""
+    """A file with a case, a finding's folder, or a finding of `home_of_finding` by its name or a part of it."""
 
     def __init__(self) -> None:
         super().__init__(exists=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path, or fail with the names that match."""
-        folders = sorted((DEFAULT_HOME / "findings").glob("*/")) if str(value) and not Path(value).exists() else []
+        home = DEFAULT_HOME if ctx is None else ctx.meta.get(_HOME, DEFAULT_HOME)
+        folders = sorted((home / "findings").glob("*/")) if str(value) and not Path(value).exists() else []
         names = [folder.name for folder in folders]
         found = [name for name in names if name == str(value)] or [name for name in names if str(value) in name]
         if len(found) > 1:
             shown = ", ".join(found[:_MOST_NAMES])
             more = f", and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
+            self.fail(f"several findings of {home} have {str(value)!r} in their names: {shown}{more}.", param, ctx)
+        if not found and (names or home != DEFAULT_HOME):
+            of_home = "" if home == DEFAULT_HOME else f" --home {shlex.quote(str(home))}"
             self.fail(
-                f"several findings of {DEFAULT_HOME} have {str(value)!r} in their names: {shown}{more}.", param, ctx
-            )
-        if names and not found:
-            self.fail(
-                f"{str(value)!r} does not exist, and no finding of {DEFAULT_HOME} has it in its name: "
-                "attnfuzz findings list names them.",
+                f"{str(value)!r} does not exist, and no finding of {home} has it in its name: "
+                f"attnfuzz findings list{of_home} names them.",
                 param,
                 ctx,
             )
         return super().convert(folders[names.index(found[0])] if found else value, param, ctx)
+
+
+def _note_home(ctx: click.Context, _: click.Parameter, home: Path) -> None:
+    ctx.meta[_HOME] = home
+
+
+home_of_finding = click.option(
+    "--home",
+    type=PathTo(file_okay=False),
+    default=DEFAULT_HOME,
+    show_default=True,
+    metavar="DIR",
+    help="Home of a finding that is given by its name.",
+    # It is known before the name is looked up.
+    is_eager=True,
+    expose_value=False,
+    callback=_note_home,
+)
 
 
 class InOrder(click.Group):

@@ -21,6 +21,7 @@ from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.user_error import UserError
 
 SECONDS = 5.0
@@ -178,8 +179,16 @@ def _calls(symptoms: list[Symptom], runner: Runner) -> str:
     with suppress(Untraceable):
         _, calls = runner.trace(symptoms[0].cases[0])
         if calls is not None:
-            return "\n".join(call_lines(calls))
+            return "\n".join((*call_lines(calls), *_cache_lines(symptoms[0].cases[0])))
     return ""
+
+
+def _cache_lines(case: AnyCase) -> Iterable[str]:
+    """Yield a line on the axes of a case's cache: shapes don't tell the layouts of pages apart."""
+    if isinstance(case, Case) and case.geometry.latent is None:
+        layout = case.geometry.kv_layout
+        axes = {KvLayout.HND: "KV heads, slots of the page", KvLayout.NHD: "slots of the page, KV heads"}[layout]
+        yield f"k_cache, v_cache are {layout}: [pages, {axes}, head dim]"
 
 
 def _range(cases: Iterable[AnyCase]) -> str:

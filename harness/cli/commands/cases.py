@@ -12,7 +12,11 @@ TARGETS = ("native", "flashinfer")
 REPEATS = 5
 SANITIZERS = ("racecheck", "synccheck", "initcheck", "memcheck")
 
-_path_argument = click.argument("path", type=options.CaseOrFinding(), metavar="CASE.json|FINDING")
+
+def _path_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument `path`, and the home in which a finding's name is looked up."""
+    path = click.argument("path", type=options.CaseOrFinding(), metavar="CASE.json|FINDING")
+    return path(options.home_of_finding(command))
 
 
 def _elsewhere_options(verb: str, hint: str = "") -> Callable[..., Any]:

@@ -41,10 +41,10 @@ def output_factors(row: WrongRow) -> Iterator[Claim]:
     ]
     if scale != 1:
         named += [
-            (f"as if bmm2_scale ({scale:.4g}) were applied twice", lambda problem: problem.bmm2_scale),
+            (f"as if the scale of V ({scale:.4g}) were applied twice", lambda problem: problem.bmm2_scale),
         ]
     if scale not in (0, 1):
-        named.append((f"as if bmm2_scale ({scale:.4g}) were not applied", lambda problem: 1 / problem.bmm2_scale))
+        named.append((f"as if the scale of V ({scale:.4g}) were not applied", lambda problem: 1 / problem.bmm2_scale))
     for words, factor in named:
         yield Claim(Mistake.OUTPUT_SCALE, words, _output_times(factor), SCALED)
     weighted = row.truth.out / row.truth.out_bound**2
@@ -81,11 +81,13 @@ def logit_factors(row: WrongRow) -> Iterator[Claim]:
         ("as if the logits were multiplied by 1 / ln 2: the change of base twice", lambda _: 1 / log(2)),
         ("as if 1 / sqrt(head_dim_qk) were not applied", lambda problem: sqrt(problem.query.shape[2])),
         ("as if 1 / sqrt(head_dim_qk) were applied twice", lambda problem: 1 / sqrt(problem.query.shape[2])),
-        (f"as if bmm1_scale ({scale:.4g}) were applied twice", lambda problem: problem.bmm1_scale),
+        (f"as if the scale of the logits ({scale:.4g}) were applied twice", lambda problem: problem.bmm1_scale),
         ("as if the logits had the other sign", lambda _: -1.0),
     ]
     if scale:
-        named.append((f"as if bmm1_scale ({scale:.4g}) were not applied", lambda problem: 1 / problem.bmm1_scale))
+        named.append(
+            (f"as if the scale of the logits ({scale:.4g}) were not applied", lambda problem: 1 / problem.bmm1_scale)
+        )
     for words, factor in named:
         yield Claim(Mistake.LOGIT_SCALE, words, _logits_times(factor), SCALED)
     fitted = _fitted_factor(row)
@@ -146,7 +148,7 @@ def sinks(row: WrongRow) -> Iterator[Claim]:
         return
     yield Claim(Mistake.SINK, "as if the sink were ignored", _with_sink(lambda _, __: None))
     yield Claim(Mistake.SINK, "as if the sink were counted twice", _with_sink(lambda own, _: own + log(2)))
-    words = "as if the sink were multiplied by bmm1_scale, as logits are"
+    words = "as if the sink were multiplied by the scale of the logits"
     scaled = _with_sink(lambda own, each: own * each.problem.bmm1_scale)
     yield Claim(Mistake.SINK_SCALED, words, scaled, SCALED)
     if row.problem.group > 1:

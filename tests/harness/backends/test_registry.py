@@ -271,8 +271,15 @@ def test_an_error_in_a_file_is_reported_in_one_line(write: Write, text: str, nam
 
 
 def test_a_missing_file_is_named() -> None:
-    with pytest.raises(BackendFileError, match=r"backend file no_such\.py does not exist: give FILE\.py:NAME"):
+    with pytest.raises(BackendFileError, match=r"backend file no_such\.py does not exist in /.+: give FILE\.py:NAME"):
         resolve("no_such.py:MINE")
+
+
+@pytest.mark.parametrize(("text", "name"), [(GOOD, "MINE"), ("", "NAME"), (f"{GOOD}\nOTHER = MyBackend()", "OTHER")])
+def test_a_file_without_a_name_gets_that_of_a_backend_in_it(write: Write, text: str, name: str) -> None:
+    file = write(text)
+    with pytest.raises(UnknownBackend, match=f"is a file: name a backend in it, such as {file}:{name}$"):
+        resolve(str(file))
 
 
 def test_a_file_that_was_wrong_is_read_again(write: Write) -> None:

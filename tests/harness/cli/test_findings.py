@@ -103,6 +103,15 @@ def test_a_command_on_a_case_takes_a_part_of_a_findings_name(attnfuzz: Run, name
     assert "unknown backend 'fake'" in " ".join(ran.err.split())
 
 
+def test_a_finding_of_another_home_is_named_with_that_home(attnfuzz: Run, tmp_path: Path) -> None:
+    path, _ = archive(tmp_path / "nightly", "night 1").file(found(kind=Kind.HANG), FINGERPRINT)
+    name = path.name
+    assert "unknown backend 'fake'" in " ".join(attnfuzz("replay", name, "--home", "nightly").err.split())
+    other = attnfuzz("replay", "trtllm", "--home", "nightly")
+    assert other.code == 2
+    assert "no finding of nightly has it in its name" in " ".join(other.err.split())
+
+
 def test_a_part_that_several_findings_or_none_have_is_an_error_with_the_names(
     attnfuzz: Run, name: str, tmp_path: Path
 ) -> None:

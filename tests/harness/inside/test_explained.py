@@ -52,7 +52,7 @@ def explanation_of(case: Case, name: str) -> str:
         ("split_remainder_dropped", "as if the request's last key were missing"),
         ("sum_not_rescaled", ""),
         ("merge_in_base_e", "as if the keys before the step's own tokens and those tokens were merged by exp of LSEs"),
-        ("sink_scaled_as_a_logit", "as if the sink were multiplied by bmm1_scale, as logits are"),
+        ("sink_scaled_as_a_logit", "as if the sink were multiplied by the scale of the logits"),
         ("lengths_of_first_replay", "the kernel follows its call: its request 0 has 1 keys instead of 2"),
         (
             "columns_of_first_request_refreshed",

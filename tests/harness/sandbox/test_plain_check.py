@@ -97,6 +97,7 @@ def test_a_mistake_in_calling_the_kernel_keeps_a_campaign_from_starting(
     assert f"attnfuzz check {named(name)}" in message
     # A function that arranges its arguments has made no call.
     assert ("query bfloat16[2, 4, 8]" in message) is (name != "ARRANGED")
+    assert ("NHD: [pages, slots of the page, KV heads, head dim]" in message) is (name != "ARRANGED")
 
 
 @pytest.mark.slow

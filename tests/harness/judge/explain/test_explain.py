@@ -129,8 +129,8 @@ def rescaled(row: WrongRow, factor: float) -> Problem:
 @pytest.mark.parametrize(
     ("factor", "words"),
     [
-        (0.3, "as if bmm2_scale (0.3) were applied twice"),
-        (1 / 0.3, "as if bmm2_scale (0.3) were not applied"),
+        (0.3, "as if the scale of V (0.3) were applied twice"),
+        (1 / 0.3, "as if the scale of V (0.3) were not applied"),
         (2.0, "as if the output were doubled"),
         (-1.0, "as if the sign of the output were wrong"),
         (1.03, "as if the output were multiplied by 1.03"),
