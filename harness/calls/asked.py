@@ -13,7 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.harness.calls.literal_calls import flat, literal_arguments, rows
-from attnfuzz.harness.calls.planned import planned_run, with_plan
+from attnfuzz.harness.calls.planned import planned_parts
 from attnfuzz.kernels.meaning import Breach, Parameter, RequestSpan, Role
 from attnfuzz.kernels.meaning.call_pool import token_major
 from attnfuzz.kernels.meaning.forms import described, tensors_of, window_of
@@ -38,29 +38,41 @@ class NamesNothing(NotJudgeable):
         self.breach = breach
 
 
-def asked(case: CallCase, index: int, contract: Contract) -> CallCase:
-    """Keep the calls up to `index`, with the right answer to that one's arguments. Raises NotJudgeable."""
-    call = AskedCall(case, index)
+def parts_of(case: CallCase, index: int) -> int:
+    """Return the number of parts of a call that are judged one by one, each with results of its own."""
+    try:
+        return max(1, len(planned_parts(case, index)))
+    except ValueError:
+        return 1
+
+
+def asked(case: CallCase, index: int, contract: Contract, *, part: int = 0) -> CallCase:
+    """Keep the calls up to `index`, with the right answer to that one's arguments, or to those of a part of it.
+
+    Raises NotJudgeable.
+    """
+    call = AskedCall(case, index, part=part)
     requests = [expected for request in range(len(call.spans)) for expected in call.expected(request)]
     return call.with_answer(requests, lse=contract.lse is not None)
 
 
 class AskedCall:
-    """The requests in the arguments of call `index`, and the attention due to each.
+    """The requests in the arguments of call `index`, or of one part of it, and the attention due to each.
 
     `silent` are the requests whose rows the kernel leaves unwritten, since they have no keys. Keys and values on pages
     are copied into buffers of their own, at most `most_bytes` in all. Raises NotJudgeable for a call that does not say
     which keys every request has.
     """
 
-    def __init__(self, case: CallCase, index: int, *, most_bytes: int = MAX_KEY_BYTES) -> None:
+    def __init__(self, case: CallCase, index: int, *, part: int = 0, most_bytes: int = MAX_KEY_BYTES) -> None:
         self._case, self._index = case, index
         try:
-            read = with_plan(case, index)
+            parts = planned_parts(case, index)
         except ValueError as error:
             raise NotJudgeable(str(error)) from error
+        read, planned = (parts[part].case, parts[part].entry) if parts else (case, None)
         call = read.calls[index]
-        known, planned = entry_points().get(call.op), planned_run(call.op)
+        known = entry_points().get(call.op)
         entry = known or planned
         if entry is None or (known is not None and known.masked):
             raise NotJudgeable("the meaning of its arguments is unknown")

@@ -1,6 +1,7 @@
 """Runs of objects that were planned: guests know which keys the arguments of plan and run name together."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -29,29 +30,28 @@ class PlannedEntry(Protocol):
         """Return whether a run leaves the rows of requests without keys unwritten."""
 
 
+@dataclass(frozen=True)
+class PlannedPart:
+    """One part of a planned run, with results of its own: `case` has all that it reads among the call's arguments."""
+
+    case: CallCase
+    entry: PlannedEntry
+
+
 class PlannedRuns(Protocol):
-    """A guest's planned runs, by op."""
+    """A guest's planned runs."""
 
-    PLANNED_RUNS: Mapping[str, PlannedEntry]
-
-    def with_plan(self, case: CallCase, index: int) -> CallCase:
-        """Return the case with all that a planned run reads among its arguments. Other calls are unchanged.
+    def planned_parts(self, case: CallCase, index: int) -> tuple[PlannedPart, ...]:
+        """Return the parts of a call that runs a plan, () for any other.
 
         Raises ValueError for a run that an answer can't express.
         """
 
 
-def _guests() -> tuple[PlannedRuns, ...]:
-    return tuple(shipped("attnfuzz.planned_runs").values())
+def planned_parts(case: CallCase, index: int) -> tuple[PlannedPart, ...]:
+    """Return the parts of call `index` by the guest whose planned run it is, () for any other call.
 
-
-def planned_run(op: str) -> PlannedEntry | None:
-    """Return the planned run of an op, or None for any other."""
-    return next((guest.PLANNED_RUNS[op] for guest in _guests() if op in guest.PLANNED_RUNS), None)
-
-
-def with_plan(case: CallCase, index: int) -> CallCase:
-    """Return the case with all that call `index` reads among its arguments. Raises ValueError as `PlannedRuns` does."""
-    for guest in _guests():
-        case = guest.with_plan(case, index)
-    return case
+    Raises ValueError as `PlannedRuns` does.
+    """
+    guests: Iterable[PlannedRuns] = shipped("attnfuzz.planned_runs").values()
+    return next(filter(None, (guest.planned_parts(case, index) for guest in guests)), ())

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
+from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import names, resolve
-from attnfuzz.harness.calls.asked import NamesNothing, NotJudgeable, asked
+from attnfuzz.harness.calls.asked import NamesNothing, NotJudgeable, asked, parts_of
 from attnfuzz.harness.dumps.contents import BufferShelf, Contents
 from attnfuzz.harness.dumps.cut_pool import PageMap, cut_pool
 from attnfuzz.harness.dumps.placed_call import origin, page_notes
@@ -21,6 +22,9 @@ from attnfuzz.kernels.meaning import Breach
 from attnfuzz.reference.call_validity import validate_calls
 from attnfuzz.reference.calls import Argument, Call, CallCase, View, literal_number
 from attnfuzz.reference.validity import ImpossibleCase
+
+_QUERIES: Final = {"": ("q", "q_nope", "query"), "_p": ("q_p",), "_d": ("q_d",)}
+"""The names of the queries of a result, by the suffix of its name."""
 
 _WORKSPACES: Final = frozenset({"float_workspace_buffer", "int_workspace_buffer"})
 
@@ -46,7 +50,8 @@ def make_object_case(
     """Make a case of `runs` of objects, with their constructors and plans; `calls` are the dump's.
 
     Returns it with the preconditions that the last run breaks. It has the right answer to this run, if its plan names
-    the keys. Of a pool, it keeps the pages that the plan's lists refer to, if their meaning is known.
+    the keys, and all of its results are judged at once. Of a pool, it keeps the pages that the plan's lists refer to,
+    if their meaning is known.
 
     Raises:
         DumpError: a constructor or a plan was not dumped, or an argument makes no case.
@@ -63,6 +68,10 @@ def make_object_case(
         validate_calls(case)
     except ImpossibleCase as error:
         raise DumpError(f"{runs[-1].folder} can't be made a case: {error}; import another call") from error
+    parts = parts_of(case, len(case.calls) - 1)
+    if parts > 1:
+        text = f"Only accesses are judged: attnfuzz triage judges the {parts} parts of its result one by one."
+        return replace(case, notes=(*case.notes, text)), made.breaches
     try:
         return asked(case, len(case.calls) - 1, backend.contract), ()
     except NamesNothing as broken:
@@ -182,18 +191,18 @@ class _Lives:
 
     def _outputs(self, plan: RecordedCall, run: RecordedCall, arguments: Mapping[str, Argument]) -> dict[str, Argument]:
         """Allocate the results that a run would allocate itself, so that they are guarded and judged."""
-        query = next(
-            (run.arguments[name] for name in ("q", "q_nope", "query") if run.arguments.get(name) is not None), None
-        )
-        query = _whole(query)
-        if not isinstance(query, ForeignTensor):
-            return {}
         library = self._backend.ops[run.function].library
+        results = () if library is None else library.results
         wanted = plan.arguments.get("o_data_type")
-        dtype = wanted if isinstance(wanted, torch.dtype) else query.dtype
-        shapes = {"out": ((*query.shape[:-1], _value_dim(plan, run, query)), dtype)}
-        if run.arguments.get("return_lse") or (library is not None and "lse" in library.results):
-            shapes["lse"] = query.shape[:-1], torch.float32
+        shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        for suffix, queries in _QUERIES.items():
+            query = _whole(next((run.arguments[name] for name in queries if run.arguments.get(name) is not None), None))
+            if not isinstance(query, ForeignTensor):
+                continue
+            dtype = wanted if isinstance(wanted, torch.dtype) else query.dtype
+            shapes[f"out{suffix}"] = (*query.shape[:-1], _value_dim(plan, run, query)), dtype
+            if run.arguments.get("return_lse") or f"lse{suffix}" in results:
+                shapes[f"lse{suffix}"] = query.shape[:-1], torch.float32
         return {
             name: self._shelf.output(self._prefix + name, shape, kind)
             for name, (shape, kind) in shapes.items()

@@ -7,10 +7,9 @@ from typing import Any, ClassVar, Final
 
 import torch
 
-from attnfuzz.harness.dumps.planned_run import PlannedRun
+from attnfuzz.harness.dumps.planned_run import PACKED, PlannedRun
 from attnfuzz.kernels.meaning import Breach, Parameter, RequestSpan
-from attnfuzz.kernels.meaning.entry_point import Role
-from attnfuzz.kernels.meaning.forms import Form, WrongForm, parameters_of
+from attnfuzz.kernels.meaning.forms import WrongForm, parameters_of
 
 _DOCUMENTED: Final = "FlashInfer, docstring of BlockSparseAttentionWrapper.plan"
 
@@ -35,14 +34,7 @@ class PlannedBlocks(PlannedRun):
 
     def parameters(self, arguments: Mapping[str, Any]) -> tuple[Parameter, ...]:
         """Return the tensors of plan and run. Raises ValueError for impossible ones."""
-        forms = {
-            "query": Form(Role.QUERY, (("tokens", "q heads", "qk dim"),)),
-            "key": Form(Role.KEY, (("kv tokens", "kv heads", "qk dim"),)),
-            "value": Form(Role.VALUE, (("kv tokens", "kv heads", "vo dim"),)),
-            "out": Form(Role.OUT, (("tokens", "q heads", "vo dim"),)),
-            "lse": Form(Role.LSE, (("tokens", "q heads"),)),
-        }
-        found = parameters_of(arguments, forms, ("query", "key", "value", "out", "indptr", "indices"), tuple("MNRC"))
+        found = parameters_of(arguments, PACKED, ("query", "key", "value", "out", "indptr", "indices"), tuple("MNRC"))
         for name in "MNRC":
             if not isinstance(arguments.get(name), int) or arguments[name] < 1:
                 raise WrongForm(name, f"{name} is not a positive number")

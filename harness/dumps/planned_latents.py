@@ -4,30 +4,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from attnfuzz.harness.dumps.planned_run import PlannedRun
-from attnfuzz.kernels.meaning import Breach, Parameter
+from attnfuzz.harness.dumps.planned_lengths import PlannedLengths
+from attnfuzz.kernels.meaning import Parameter
 from attnfuzz.kernels.meaning.call_pool import Pool, pool_of_one
 from attnfuzz.kernels.meaning.entry_point import Role
 from attnfuzz.kernels.meaning.forms import Form, WrongForm, parameters_of
-
-_COUNTS: Final = "FlashInfer, mla/_batch_mla/_planning.py: page counts must equal ceil(kv_len_arr / page_size)"
 
 _PAIRS: Final[Mapping[str, tuple[str, str]]] = {"query": ("q_nope", "q_pe"), "kv_cache": ("ckv_cache", "kpe_cache")}
 """Two arguments of a run that may stand for one."""
 
 
 @dataclass(frozen=True)
-class PlannedLatents(PlannedRun):
+class PlannedLatents(PlannedLengths):
     """The run of BatchMLAPagedAttentionWrapper, planned with lists of pages and lengths.
 
     Its query is [tokens, heads, rank + rope], its pool [pages, slots, rank + rope], or either is a pair of [..., rank]
     and [..., rope].
     """
-
-    indptr: str = "kv_indptr"
-    queries: str = "qo_indptr"
-    indices: str = "kv_indices"
-    last: str = "kv_len_arr"
 
     caches: ClassVar[tuple[str, ...]] = ("kv_cache", "ckv_cache", "kpe_cache")
 
@@ -84,18 +77,3 @@ class PlannedLatents(PlannedRun):
         cache = arguments["kv_cache"]
         latents = cache[0] if isinstance(cache, list | tuple) else cache
         return pool_of_one("kv_cache", latents.unsqueeze(2), "NHD")
-
-    def _length(self, pages: int, last: int, page_size: int) -> int:
-        return last
-
-    def breaches(self, arguments: Mapping[str, Any]) -> tuple[Breach, ...]:
-        """Return the first request with more keys than pages, or the first planned page id outside of the pool."""
-        size = self._pool(arguments).page_size
-        for request, span in enumerate(self.spans(arguments)):
-            if span.kv_len > len(span.pages) * size:
-                text = (
-                    f"request {request} was planned with {span.kv_len} keys, and its {len(span.pages)} pages hold "
-                    f"{len(span.pages) * size}"
-                )
-                return (Breach((self.last, self.indptr), text, _COUNTS, request),)
-        return super().breaches(arguments)

@@ -14,6 +14,16 @@ from attnfuzz.kernels.meaning.forms import Form, parameters_of
 
 _CANONICAL: Final[Mapping[str, str]] = {"q": "query", "paged_kv_cache": "kv_cache", "k": "key", "v": "value"}
 
+PACKED: Final[Mapping[str, Form]] = {
+    "query": Form(Role.QUERY, (("tokens", "q heads", "qk dim"),)),
+    "key": Form(Role.KEY, (("kv tokens", "kv heads", "qk dim"),)),
+    "value": Form(Role.VALUE, (("kv tokens", "kv heads", "vo dim"),)),
+    "out": Form(Role.OUT, (("tokens", "q heads", "vo dim"),)),
+    "lse": Form(Role.LSE, (("tokens", "q heads"),)),
+    "sinks": Form(Role.SINKS, (("q heads",),)),
+}
+"""The tensors of a run on packed keys."""
+
 _DOCUMENTED: Final = "FlashInfer, docs/tutorials/kv_layout: page table of all requests"
 
 
@@ -37,6 +47,14 @@ class PlannedRun:
     refused: ClassVar[tuple[str, ...]] = ("custom_mask", "packed_custom_mask", "lse_base", "lse_layout")
     """Options that an answer can't express."""
 
+    def parts(self, known: Mapping[str, Any]) -> tuple["PlannedRun", ...]:
+        """Return the parts that are judged one by one, by all arguments of constructor, plan and run."""
+        return (self,)
+
+    def own(self, known: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arguments that this part reads, by the names that they have in a run without parts."""
+        return known
+
     def canonical(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """Name the arguments of constructor, plan and run as other entry points do."""
         return {"causal": self.causal} | {_CANONICAL.get(name, name): value for name, value in known.items()}
@@ -51,17 +69,10 @@ class PlannedRun:
 
     def parameters(self, arguments: Mapping[str, Any]) -> tuple[Parameter, ...]:
         """Return the tensors of plan and run. Raises ValueError for impossible ones."""
-        forms = {
-            "query": Form(Role.QUERY, (("tokens", "q heads", "qk dim"),)),
-            "out": Form(Role.OUT, (("tokens", "q heads", "vo dim"),)),
-            "lse": Form(Role.LSE, (("tokens", "q heads"),)),
-            "sinks": Form(Role.SINKS, (("q heads",),)),
-        }
+        forms = dict(PACKED)
         if self.indices:
+            del forms["key"], forms["value"]
             forms |= pool_forms(arguments, str(arguments.get("kv_layout", "NHD")))
-        else:
-            forms["key"] = Form(Role.KEY, (("kv tokens", "kv heads", "qk dim"),))
-            forms["value"] = Form(Role.VALUE, (("kv tokens", "kv heads", "vo dim"),))
         return parameters_of(arguments, forms, required=("query", "out", self.indptr))
 
     def leaves_empty_rows(self, arguments: Mapping[str, Any]) -> bool:

@@ -6,14 +6,24 @@ from typing import Final
 from msgspec.structs import replace
 
 from attnfuzz.harness.calls.object_calls import needs
+from attnfuzz.harness.calls.planned import PlannedPart
 from attnfuzz.harness.dumps.planned_blocks import PlannedBlocks
+from attnfuzz.harness.dumps.planned_halves import PlannedHalf, PlannedHalves, PlannedPrefill
+from attnfuzz.harness.dumps.planned_heads import PlannedHeads
 from attnfuzz.harness.dumps.planned_latents import PlannedLatents
+from attnfuzz.harness.dumps.planned_lengths import PlannedLengths
+from attnfuzz.harness.dumps.planned_levels import PlannedLevels
 from attnfuzz.harness.dumps.planned_run import PlannedRun
 from attnfuzz.kernels.interface.library_call import PLANS
-from attnfuzz.reference.calls import REPLAY, Argument, CallCase, View
+from attnfuzz.reference.calls import REPLAY, Argument, Call, CallCase, View
 
+_DECODE_LISTS: Final = ("indptr", "", "indices", "last_page_len")
 _PREFILL: Final = PlannedRun("paged_kv_indptr", "qo_indptr", "paged_kv_indices", "paged_kv_last_page_len", causal=False)
-_DECODE: Final = PlannedRun("indptr", "", "indices", "last_page_len")
+_DECODE: Final = PlannedRun(*_DECODE_LISTS)
+_LISTS: Final = ("kv_indptr", "qo_indptr", "kv_indices", "last_page_len")
+
+_INEXPRESSIBLE: Final = ("use_fp16_qk_reduction", "prefix_len_ptr", "token_pos_in_items_ptr", "max_item_len_ptr")
+"""Options of any plan that an answer can't express."""
 
 PLANNED_RUNS: Final[Mapping[str, PlannedRun]] = {
     "BatchPrefillWithPagedKVCacheWrapper.run": _PREFILL,
@@ -22,15 +32,24 @@ PLANNED_RUNS: Final[Mapping[str, PlannedRun]] = {
     "CUDAGraphBatchDecodeWithPagedKVCacheWrapper.run": _DECODE,
     "BatchPrefillWithRaggedKVCacheWrapper.run": PlannedRun("kv_indptr", "qo_indptr", causal=False),
     "BlockSparseAttentionWrapper.run": PlannedBlocks(),
+    "VariableBlockSparseAttentionWrapper.run": PlannedHeads(),
+    "BatchAttention.run": PlannedLengths(),
     "BatchMLAPagedAttentionWrapper.run": PlannedLatents(),
+    "MultiLevelCascadeAttentionWrapper.run": PlannedLevels(),
+    "PODWithPagedKVCacheWrapper.run": PlannedHalves(
+        prefill=PlannedPrefill(), decode=PlannedHalf(*_DECODE_LISTS, suffix="_d")
+    ),
+    "BatchPODWithPagedKVCacheWrapper.run": PlannedHalves(
+        prefill=PlannedHalf(*_LISTS, causal=False, suffix="_p"), decode=PlannedHalf(*_LISTS, causal=False, suffix="_d")
+    ),
 }
 
 
-def with_plan(case: CallCase, index: int) -> CallCase:
-    """Return the case with all that a run reads among its arguments: those of its plan and constructor as well.
+def planned_parts(case: CallCase, index: int) -> tuple[PlannedPart, ...]:
+    """Return the parts of a planned run with all that each reads: arguments of the plan and the constructor as well.
 
-    A replay becomes the run that its graph has captured. Other calls are unchanged. Names and scales are those of the
-    functions without a plan. Raises ValueError for a run that an answer can't express.
+    A replay is the run that its graph has captured. Names and scales are those of the functions without a plan. () for
+    any other call. Raises ValueError for a run that an answer can't express.
     """
     call = case.calls[index]
     if call.op == REPLAY:
@@ -39,7 +58,7 @@ def with_plan(case: CallCase, index: int) -> CallCase:
             raise ValueError("its graph has captured several calls")
         call = replace(captured[0], writes=call.writes)
     if call.op not in PLANNED_RUNS:
-        return case
+        return ()
     before = [case.calls[n] for n in sorted(needs(case.calls, index))]
     plans = [each for each in before if each.op.rpartition(".")[2] in PLANS]
     makers = [each for each in before if each.makes and not each.on]
@@ -47,16 +66,26 @@ def with_plan(case: CallCase, index: int) -> CallCase:
         raise ValueError("its object was not planned")
     known = makers[0].arguments | plans[-1].arguments
     known |= {name: value for name, value in call.arguments.items() if value is not None and name not in call.held}
-    entry = PLANNED_RUNS[call.op]
-    refused = [name for name in entry.refused if known.get(name)]
+    return tuple(
+        PlannedPart(_reading(case, index, replace(call, arguments=_arguments(part, part.own(known)))), part)
+        for part in PLANNED_RUNS[call.op].parts(known)
+    )
+
+
+def _reading(case: CallCase, index: int, call: Call) -> CallCase:
+    return replace(case, calls=(*case.calls[:index], call, *case.calls[index + 1 :]))
+
+
+def _arguments(part: PlannedRun, known: Mapping[str, Argument]) -> dict[str, Argument]:
+    refused = [name for name in (*part.refused, *_INEXPRESSIBLE) if known.get(name)]
     if refused:
         raise ValueError(f"its {refused[0]} can't be part of an answer")
-    arguments = entry.canonical(known)
+    if known.get("pos_encoding_mode") not in (None, "NONE"):
+        raise ValueError("it encodes positions itself, which can't be part of an answer")
+    arguments = part.canonical(known)
     if known.get("kv_layout") == "HND":
         arguments |= {name: _tokens_first(arguments[name]) for name in ("key", "value") if name in arguments}
-    arguments |= _scales(known)
-    calls = (*case.calls[:index], replace(call, arguments=arguments), *case.calls[index + 1 :])
-    return replace(case, calls=calls)
+    return arguments | _scales(known)
 
 
 def _tokens_first(value: Argument) -> Argument:

@@ -7,7 +7,7 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends import registry
-from attnfuzz.harness.calls.asked import NamesNothing, NotJudgeable, asked
+from attnfuzz.harness.calls.asked import NamesNothing, NotJudgeable, asked, parts_of
 from attnfuzz.harness.calls.literal_calls import literal_arguments
 from attnfuzz.harness.calls.object_calls import prepares
 from attnfuzz.harness.calls.trace import Untraceable
@@ -190,24 +190,23 @@ def _asked(
         if prepares(call) or (call.graph and call.op != REPLAY):
             # It computes nothing yet.
             continue
-        try:
-            found = _judged(calls, index, runner, backend, tries)
-        except NamesNothing as broken:
-            unwritten.append(BrokenDuty(index, broken.breach))
-        except (NotJudgeable, HandlerError) as reason:
-            if call.op not in BETWEEN:
-                why = str(reason).splitlines()[-1]
-                obstacles.append(f"call {index} ({call.op}) can't be judged: {why}")
-        else:
-            judged.append(found)
-            if found.failure is not None:
-                break
+        for part in range(parts_of(calls, index)):
+            try:
+                judged.append(_judged(calls, index, part, runner, backend, tries))
+            except NamesNothing as broken:
+                unwritten.append(BrokenDuty(index, broken.breach))
+            except (NotJudgeable, HandlerError) as reason:
+                if call.op not in BETWEEN:
+                    why = str(reason).splitlines()[-1]
+                    obstacles.append(f"call {index} ({call.op}) can't be judged: {why}")
+        if any(each.failure is not None for each in judged):
+            break
     return judged, unwritten, obstacles
 
 
-def _judged(calls: CallCase, index: int, runner: Tried, backend: Backend, tries: int) -> JudgedCall:
-    """Judge one call by its arguments. Raises NotJudgeable."""
-    case = asked(calls, index, backend.contract)
+def _judged(calls: CallCase, index: int, part: int, runner: Tried, backend: Backend, tries: int) -> JudgedCall:
+    """Judge one part of a call by its arguments. Raises NotJudgeable."""
+    case = asked(calls, index, backend.contract, part=part)
     verdicts = [
         replace(verdict, observations=tuple(each for each in verdict.observations if each.place != _OUTSIDE))
         for verdict in tried(case, runner, tries)

@@ -50,6 +50,8 @@ def triage(case: AnyCase, runner: Tried, *, repeats: int = REPEATS) -> Triage:
         ),
         None,
     )
+    if failing is None and isinstance(case, CallCase) and not case.judged:
+        failing = _by_arguments(case, runner, tries)
     if failing is None:
         return _passing(case, variants, runs)
     return _failing(case, *failing, variants, runs, runner, tries)
@@ -62,6 +64,12 @@ def blamed_for(case: AnyCase, failure: Observation, runner: Tried) -> Culprit:
         # Its arguments are known to be right.
         return culprit(case, failure, ())
     return culprit(case, failure, [collect(part, runner) for part in family_of(case).parts(case, failure.step)])
+
+
+def _by_arguments(case: CallCase, runner: Tried, tries: int) -> tuple[AnyCase, Observation] | None:
+    """Return the first call that contradicts its arguments, in calls whose right results are not in the case."""
+    wrong = collect(case, runner, tries).wrong
+    return None if wrong is None or wrong.failure is None else (wrong.case, wrong.failure)
 
 
 def _passing(case: AnyCase, variants: list[Variant], runs: Repeated) -> Triage:

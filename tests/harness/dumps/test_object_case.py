@@ -1,32 +1,50 @@
 """Runs of wrapper objects become calls on objects, which run as they did."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
 from msgspec.structs import replace
 from recorded_calls import recorded_call
 from small_cases import run
-from wrapper_lives import DECODE, DECODE_PLAN, MLA, PAGE, PREFILL, PREFILL_PLAN, life, life_of_latents, method
+from wrapper_lives import (
+    DECODE,
+    DECODE_PLAN,
+    DIM,
+    MLA,
+    PAGE,
+    PREFILL,
+    PREFILL_PLAN,
+    life,
+    life_of_latents,
+    method,
+    tensors,
+)
 
+from attnfuzz.harness.backends import registry
 from attnfuzz.harness.backends.registry import load
 from attnfuzz.harness.dumps.case_of_call import backend_of
 from attnfuzz.harness.dumps.object_case import backends_with, make_object_case
 from attnfuzz.harness.dumps.recorded import DumpError, RecordedCall
+from attnfuzz.harness.triage import Blame, triage
+from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.reference import case_file
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import CallCase
 
 pytest.importorskip("flashinfer", reason="the fake wrappers take what the installed ones take")
 import direct_on_cpu
+import fake_planned
 import wrapper_backends
 
 # FlashInfer, and the question which GPU is there, start processes.
 pytestmark = pytest.mark.slow
 
+POD = "PODWithPagedKVCacheWrapper"
 FAKES = {
     wrapper: f"{wrapper_backends.__file__}:{name}"
     for wrapper, name in ((DECODE, "BATCH_DECODE"), (PREFILL, "FA2_PAGED"))
-} | {MLA: f"{direct_on_cpu.__file__}:MLA_FA2"}
+} | {MLA: f"{direct_on_cpu.__file__}:MLA_FA2", POD: f"{direct_on_cpu.__file__}:POD"}
 
 HEADS = {"num_qo_heads": 4, "num_kv_heads": 2}
 CAUSAL = {"qo_indptr": PREFILL_PLAN["qo_indptr"], **PREFILL_PLAN, **HEADS}
@@ -78,6 +96,43 @@ def test_more_keys_than_pages_hold_are_a_breach_of_the_plan() -> None:
     calls = life_of_latents(kv_len_arr=torch.tensor([9, 4], dtype=torch.int32))
     _, breaches = make_object_case(calls, calls[-1:], load(FAKES[MLA]))
     assert [breach.text for breach in breaches] == ["request 0 was planned with 9 keys, and its 2 pages hold 8"]
+
+
+class InThisProcess:
+    """Stands for the runner of triage."""
+
+    def renew(self) -> None:
+        pass
+
+    def verdict(self, case: AnyCase) -> Verdict:
+        assert isinstance(case, CallCase)
+        return run(case)
+
+    def trace(self, case: AnyCase) -> NoReturn:
+        raise AssertionError(case)
+
+
+@pytest.mark.parametrize(("factor", "fault"), [(1.0, Blame.NONE), (2.0, Blame.KERNEL)])
+def test_triage_judges_a_recorded_prefill_and_decodes_one_by_one(
+    factor: float, fault: Blame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries = {"q_p": torch.randn(3, 4, DIM), "k_p": torch.randn(5, 2, DIM), "v_p": torch.randn(5, 2, DIM)}
+    both = tensors(3)
+    arguments = queries | {"q_d": both["q"], "paged_kv_cache_d": both["paged_kv_cache"], "causal_p": True}
+    begin, plan, _ = life(POD, DECODE_PLAN | {"sm_scale": 0.25}, begin={"kv_layout": "NHD"})
+    calls = [begin, plan, method(f"{POD}.run", arguments | {"kv_layout_p": "NHD"})]
+    case = imported(calls)
+    assert case.answer is None
+    assert "Only accesses are judged: attnfuzz triage judges the 2 parts of its result one by one." in case.notes
+    right = fake_planned.PODWithPagedKVCacheWrapper.plan
+    monkeypatch.setattr(
+        fake_planned.PODWithPagedKVCacheWrapper,
+        "plan",
+        lambda self, **given: right(self, **{**given, "sm_scale": factor * given["sm_scale"]}),
+    )
+    # No other backend has the class.
+    monkeypatch.setattr(registry, "builtin", lambda: ())
+    assert triage(case, InThisProcess(), repeats=1).fault is fault
 
 
 def test_a_second_plan_of_one_object_comes_with_the_first() -> None:

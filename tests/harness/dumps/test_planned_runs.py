@@ -16,7 +16,7 @@ import fake_wrappers
 import wrapper_backends
 from traced_objects import in_graph, of_two_requests, traced
 
-from attnfuzz.harness.calls.asked import NamesNothing, NotJudgeable, asked
+from attnfuzz.harness.calls.asked import NamesNothing, NotJudgeable, asked, parts_of
 from attnfuzz.kernels.gpu.wrappers import wrapper
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Mask, Scales
@@ -27,6 +27,8 @@ pytestmark = pytest.mark.slow
 
 PAGED = f"{wrapper_backends.__file__}:FA2_PAGED"
 MLA = f"{direct_on_cpu.__file__}:MLA_FA2"
+LEVELS = f"{direct_on_cpu.__file__}:CASCADE_LEVELS"
+VARIABLE = f"{direct_on_cpu.__file__}:FA2_VARIABLE_SPARSE"
 SPARSE = f"{direct_on_cpu.__file__}:FA2_BLOCK_SPARSE"
 BACKENDS = ("FA2_PAGED", "FA2_RAGGED", "BATCH_DECODE", "FA2_SINKS", "CUDA_GRAPH_DECODE")
 
@@ -75,25 +77,79 @@ def test_a_library_that_is_wrong_fails_by_its_own_arguments(
 
 
 @pytest.mark.parametrize(
-    ("backend", "kind"),
-    [(MLA, fake_mla.BatchMLAPagedAttentionWrapper), (SPARSE, fake_planned.BlockSparseAttentionWrapper)],
+    ("name", "kind", "parts"),
+    [
+        ("MLA_FA2", fake_mla.BatchMLAPagedAttentionWrapper, 1),
+        ("BATCH_ATTENTION", fake_planned.BatchAttention, 1),
+        ("CASCADE_LEVELS", fake_planned.MultiLevelCascadeAttentionWrapper, 1),
+        ("FA2_BLOCK_SPARSE", fake_planned.BlockSparseAttentionWrapper, 1),
+        # A mask for each KV head.
+        ("FA2_VARIABLE_SPARSE", fake_planned.VariableBlockSparseAttentionWrapper, 2),
+        # Prefills and decodes.
+        ("BATCH_POD", fake_planned.BatchPODWithPagedKVCacheWrapper, 2),
+        ("POD", fake_planned.PODWithPagedKVCacheWrapper, 2),
+    ],
 )
-def test_wrong_runs_on_latents_and_blocks_fail_by_their_own_arguments(
-    backend: str, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_each_part_of_a_wrong_run_fails_by_its_own_arguments(
+    name: str, kind: Any, parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = of_two_requests(backend)
-    case = replace(case, geometry=replace(case.geometry, page_size=16))
+    case = of_two_requests(f"{direct_on_cpu.__file__}:{name}")
+    heads = {"q_heads": 4, "kv_heads": 2} if "VARIABLE" in name else {}
+    case = replace(case, geometry=replace(case.geometry, page_size=16, kv_layout=KvLayout.HND, **heads))
     _, calls = traced(case, tmp_path)
-    assert run(of_last(calls)).observations == ()
-    assert run(of_last(calls)).rows
+    index = next(n for n, call in enumerate(calls.calls) if call.op.endswith(".run"))
+    contract = wrapper_backends.FA2_PAGED.contract
+    judged = [asked(calls, index, contract, part=part) for part in range(parts_of(calls, index))]
+    assert len(judged) == parts
+    for part in judged:
+        assert run(part).observations == ()
+        assert run(part).rows
+    # The only prefill of POD has its scale from the run.
     doubled(monkeypatch, kind)
-    assert run(of_last(calls)).observations
+    for part in judged[name == "POD" :]:
+        assert run(part).observations
 
 
 def test_more_keys_than_planned_pages_hold_are_the_callers(tmp_path: Path) -> None:
     _, calls = traced(of_two_requests(MLA), tmp_path)
     with pytest.raises(NamesNothing, match="request 0 was planned with 9999 keys, and its 40 pages hold 40"):
         of_last(with_list(calls, "kv_len_arr", 9999))
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "says"),
+    [
+        ("last_page_len", 1, "a level before the last one has a page that is not full"),
+        ("qo_indptr", 3, "queries in several requests of another level"),
+    ],
+)
+def test_levels_that_are_no_prefixes_of_requests_have_no_answer(
+    name: str, first: int, says: str, tmp_path: Path
+) -> None:
+    case = of_two_requests(LEVELS)
+    _, calls = traced(replace(case, geometry=replace(case.geometry, page_size=16)), tmp_path)
+    with pytest.raises(NotJudgeable, match=says):
+        of_last(with_list(calls, name, first))
+
+
+def test_blocks_of_another_size_than_the_tensors_are_the_callers(tmp_path: Path) -> None:
+    _, calls = traced(of_two_requests(VARIABLE), tmp_path)
+    with pytest.raises(
+        NamesNothing,
+        match="block_col_sz of KV head 0 has 6 blocks of 159 tokens in all, where block_mask_map has 6 and key has 61",
+    ):
+        of_last(with_list(calls, "block_col_sz", 99))
+
+
+@pytest.mark.parametrize("option", [{"pos_encoding_mode": "ALIBI"}, {"use_fp16_qk_reduction": True}])
+def test_options_that_change_the_result_are_not_ignored(option: dict[str, Any], tmp_path: Path) -> None:
+    _, calls = traced(of_two_requests(PAGED), tmp_path)
+    planned = (
+        replace(call, arguments={**call.arguments, **option}) if call.op.endswith(".plan") else call
+        for call in calls.calls
+    )
+    with pytest.raises(NotJudgeable, match="can't be part of an answer"):
+        of_last(replace(calls, calls=tuple(planned)))
 
 
 @pytest.mark.parametrize(
