@@ -61,10 +61,7 @@ class Named:
         if gpu and kind in project.kinds and kind not in kinds:
             raise BadName(f"{name!r}: on a Hopper GPU run {' and '.join(kinds)}, and {kind} on the CPU alone")
         if kind not in kinds:
-            others = "neither" if len(kinds) > 1 else "another"
-            raise BadName(
-                f"{name!r}: of {title}'s backends {' and '.join(kinds)} can be tested, and {kind!r} is {others}"
-            )
+            raise BadName(f"{name!r}: {kind!r} is not a backend of {title} that can be tested: {', '.join(kinds)}")
         named = cls(project, release, kind, gpu=gpu)
         if release.startswith(project.released):
             _check_version(project, name, release.removeprefix(project.released))

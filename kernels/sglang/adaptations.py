@@ -70,6 +70,7 @@ class ChangedName:
         versions: The releases that need it.
         source: The line that uses it, below sglang/srt/, in the first version of the range.
         reason: Why it has to change.
+        kinds: The kinds of backend that need it; by default all.
         on_gpus: Whether the module only has the name if there is a GPU, so that it may be missing here.
         on_hopper: Whether the change is for a Hopper GPU only. A release is imported as if there were no GPU, and
             caches that. It then also works without the compiled sgl_kernel: torch, Triton, or a kernel that it
@@ -83,6 +84,7 @@ class ChangedName:
     versions: VersionRange
     source: str
     reason: str
+    kinds: tuple[str, ...] = ()
     on_gpus: bool = False
     on_hopper: bool = False
 
@@ -108,6 +110,8 @@ _FLASHINFER = "layers.attention.flashinfer_backend"
 _FLASHINFER_MLA = "layers.attention.flashinfer_mla_backend"
 _UNUSED = "its parent's, for the kernels that it was made for: the TRT-LLM backends override all code that runs them"
 
+_TRTLLM = ("trtllm_mha", "trtllm_mla")
+
 CHANGES = (
     ChangedName(
         "model_executor.forward_batch_info",
@@ -132,6 +136,7 @@ CHANGES = (
         span("0.5.17"),
         "layers/attention/trtllm_mla_backend.py:301",
         "a kernel compiled by nvcc would write the cache; the code without it is for GPUs before sm_90",
+        kinds=("trtllm_mla",),
     ),
     ChangedName(
         "platforms.interface",
@@ -142,7 +147,16 @@ CHANGES = (
         "the code without Triton is not a GPU's: it writes the cache through a mask, which no graph can hold",
     ),
     *(
-        ChangedName(module, name, Inert, _ALL, f"layers/attention/{source}", _UNUSED, on_gpus=name.endswith("Wrapper"))
+        ChangedName(
+            module,
+            name,
+            Inert,
+            _ALL,
+            f"layers/attention/{source}",
+            _UNUSED,
+            kinds=_TRTLLM,
+            on_gpus=name.endswith("Wrapper"),
+        )
         for module, name, source in (
             (_FLASHINFER, "BatchPrefillWithRaggedKVCacheWrapper", "flashinfer_backend.py:254"),
             (_FLASHINFER, "BatchPrefillWithPagedKVCacheWrapper", "flashinfer_backend.py:266"),
@@ -163,6 +177,7 @@ CHANGES = (
         span("0.5.19"),
         "layers/attention/trtllm_mha_backend.py:233",
         "XQA and fmha_v2 run on this GPU",
+        kinds=_TRTLLM,
         on_hopper=True,
     ),
 )

@@ -3,26 +3,24 @@
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from packaging.version import Version
 
 from attnfuzz.kernels.interface.backend import Bench, Op, Session
-from attnfuzz.kernels.interface.ops_table import OpsTable
 from attnfuzz.kernels.libraries.interpreted import no_interpreter
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.release import release_of
-from attnfuzz.kernels.sglang.orders import orders_of
+from attnfuzz.kernels.sglang.kinds import KINDS, BackendKind, capability_of
 from attnfuzz.kernels.sglang.project import SGLANG
-from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, KvView, Mode, QueryView
+from attnfuzz.reference.case import Case
 from attnfuzz.reference.contract import Contract, Holds
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
 
 CONTRACT: Final = Contract(
@@ -34,22 +32,27 @@ CONTRACT: Final = Contract(
 )
 """SGLang returns no LSE."""
 
-_DTYPES: Final = (DType.BFLOAT16, DType.FLOAT16)
-"""The dtypes of served models. The kernels of latent attention return bfloat16 for any dtype (FlashInfer 0.6.3,
-mla.py, trtllm_batch_decode_with_kv_cache_mla)."""
-
 NEEDS: Final = ("triton", "flashinfer", "orjson", "psutil", "pybase64", "zmq", "PIL", "starlette", "pydantic")
 """The packages that a release imports besides torch. They are only needed to run one."""
 
 
 @dataclass(frozen=True)
 class SglangBackend:
-    """An attention backend of a release, identified by `named`, on the kernels in `table`."""
+    """An attention backend of a release of this version, whose kind is that of `named`, on the CPU."""
 
     named: Named
-    capability: Capability
-    table: OpsTable = NATIVE
+    version: Version
     contract: Contract = CONTRACT
+
+    @property
+    def kind(self) -> BackendKind:
+        """The kind of backend."""
+        return KINDS[self.named.kind]
+
+    @cached_property
+    def capability(self) -> Capability:
+        """The cases that this version's backend supports."""
+        return capability_of(self.named.kind, self.version)
 
     @property
     def name(self) -> str:
@@ -57,13 +60,13 @@ class SglangBackend:
         return str(self.named)
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """Return the noise of the native kernels in fp32: calibrations of our own backend on them apply here too."""
-        return shipped_noise(self.named.kind, dtype, NoiseModel.fp32_arithmetic())
+        """Return the noise of the kernels. Our own backend on the same kernels shares its model."""
+        return self.kind.noise(dtype)
 
     @property
     def ops(self) -> Mapping[str, Op]:
-        """The kernels in `table`."""
-        return {op.name: op for op in self.table.ops()}
+        """The kernels of this project below the backend."""
+        return {op.name: op for op in self.kind.ops()}
 
     def missing(self) -> str | None:
         """Return the packages that SGLang's modules lack, or the reason that native kernels can't be compiled."""
@@ -72,52 +75,23 @@ class SglangBackend:
     def prepare(self, progress: Callable[[str], None]) -> None:
         """Fetch the release, and compile or load the kernels."""
         release_of(SGLANG, self.named.release, progress=progress)
-        self.table.prepare(progress)
+        NATIVE.prepare(progress)
 
     def open(self, case: Case, bench: Bench) -> Session:
         """Open a session on one case. Imports the release, if this process has not."""
-        return open_session(self.named.release, KernelsBelow(self.table.ops()), case, bench)
+        self.kind.check(case)
+        return open_session(self.named, KernelsBelow(self.kind.ops()), case, bench)
 
 
-def capability_of(kind: str, version: Version) -> Capability:
-    """Return the cases that a version's backend of this kind (`trtllm_mha` or `trtllm_mla`) supports.
-
-    Servers have no request with fewer keys than queries. FP8 caches are excluded: from 0.5.17 on they are written by a
-    CUDA kernel without an alternative (kernels/ops/kvcache/fused_fp8_qkv_kv_cache.py:19). Page sizes are those that
-    server_args.py does not change (0.5.9: lines 1884 and 1904; 0.5.23: arg_groups/overrides.py:1159 and 1183).
-    """
-    orders = orders_of(version)
-    latent = kind == "trtllm_mla"
-    widest = () if latent or version < Version("0.5.23") else (128,)
-    return Capability(
-        modes=tuple(mode for mode in Mode if mode in orders.eager),
-        graph_modes=tuple(mode for mode in Mode if mode in orders.graphs[kind]),
-        dtypes=_DTYPES[:1] if latent else _DTYPES,
-        latent=latent,
-        max_head_dim=576 if latent else 256,
-        page_sizes=(32, 64) if latent else (16, 32, 64, *widest),
-        layouts=(KvLayout.HND,),
-        windows=not latent,
-        sinks=not latent,
-        padding=True,
-        empty_kv=False,
-        kv_shorter_than_q=False,
-        query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
-        kv_views=(KvView.TOKEN_MAJOR,),
-        table_gaps=False,
-        # SGLang's Triton kernels run in an interpreter, program by program.
-        patience=4.0,
-    )
-
-
-def open_session(release: str, kernels: KernelsBelow, case: Case, bench: Bench) -> Session:
+def open_session(named: Named, kernels: KernelsBelow, case: Case, bench: Bench) -> Session:
     """Return a session on one case. Imports the release, if this process has not. Raises ReleaseError, Unsupported."""
     # Imported here because these modules need a release's packages, which only a process that runs one must have.
-    from attnfuzz.kernels.sglang.loader import load  # noqa: PLC0415
+    from attnfuzz.kernels.sglang.loader import as_kind, load  # noqa: PLC0415
     from attnfuzz.kernels.sglang.session import SglangMhaSession, SglangMlaSession  # noqa: PLC0415
 
     session = SglangMlaSession if case.geometry.latent else SglangMhaSession
-    return session(load(release_of(SGLANG, release), hopper=bench.device.type == "cuda"), kernels, case, bench)
+    loaded = load(release_of(SGLANG, named.release), hopper=bench.device.type == "cuda")
+    return session(as_kind(loaded, named.kind), kernels, case, bench)
 
 
 def absent() -> str | None:

@@ -7,7 +7,7 @@ from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.kernels.releases.engine import ReleasedEngine
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.release import release_of
-from attnfuzz.kernels.sglang.backends import SglangBackend, capability_of
+from attnfuzz.kernels.sglang.backends import SglangBackend
 from attnfuzz.kernels.sglang.on_hopper import hopper_backend_of
 from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.kernels.sglang.writers import writer_of
@@ -15,7 +15,7 @@ from attnfuzz.reference.device import Device
 
 
 class Sglang(ReleasedEngine):
-    """The releases that have SGLang's TRT-LLM attention backends, and source trees."""
+    """Releases of SGLang, and source trees."""
 
     project = SGLANG
     preloads: ClassVar[Mapping[Device, str]] = {
@@ -26,11 +26,11 @@ class Sglang(ReleasedEngine):
     def backend_of(self, named: Named) -> Backend:
         """Return the backend of a name. Fetches and imports nothing. Raises ReleaseError for an invalid tree."""
         version = named.version or release_of(SGLANG, named.release).version
+        if not named.gpu:
+            return SglangBackend(named, version)
         if named.kind in SGLANG.gpu_kinds:
             return writer_of(named, version)
-        if named.gpu:
-            return hopper_backend_of(named, version)
-        return SglangBackend(named, capability_of(named.kind, version))
+        return hopper_backend_of(named, version)
 
 
 ENGINE = Sglang()

@@ -7,14 +7,14 @@ so a nursery may do it before it forks.
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
 
 import torch
 
-from attnfuzz.kernels.releases.errors import Moved
+from attnfuzz.kernels.releases.errors import Moved, ReleaseError
 from attnfuzz.kernels.releases.imports import (
     ImportedRelease,
     check_classes,
@@ -26,18 +26,15 @@ from attnfuzz.kernels.releases.imports import (
 from attnfuzz.kernels.releases.release import Release
 from attnfuzz.kernels.releases.versions import stubbed_in
 from attnfuzz.kernels.sglang.adaptations import STUBBED, ChangedName, changes_in
-
-_MHA = "sglang.srt.layers.attention.trtllm_mha_backend"
-_MLA = "sglang.srt.layers.attention.trtllm_mla_backend"
+from attnfuzz.kernels.sglang.kinds import KINDS, BackendKind
 
 _CLASSES = {
-    _MHA: ("TRTLLMHAAttnBackend",),
-    _MLA: ("TRTLLMMLABackend",),
     "sglang.srt.model_executor.forward_batch_info": ("ForwardBatch", "ForwardMode"),
 }
-"""Required classes."""
+"""Required classes, beside that of the backend."""
 
 _AHEAD = (
+    "sglang.srt.layers.radix_attention",
     "sglang.srt.mem_cache.memory_pool",
     "sglang.srt.model_executor.forward_batch_info",
     "sglang.srt.models.deepseek_common.attention_forward_methods.forward_mha",
@@ -55,13 +52,29 @@ _HOPPER: Final[dict[str, Any]] = {
 _loaded: "list[Loaded]" = []
 """The release of this process, once there is one."""
 
+_of_kind: list[Callable[[], None]] = []
+"""Reverts changes that are only for one kind of backend."""
+
 
 @dataclass(frozen=True)
 class Loaded(ImportedRelease):
-    """A release, with the modules of TRTLLMHAAttnBackend (`mha`) and of TRTLLMMLABackend (`mla`)."""
+    """A release, and the kind of backend that runs. `hopper`: on a real Hopper GPU."""
 
-    mha: Any
-    mla: Any
+    kind: BackendKind
+    hopper: bool
+
+    @property
+    def backend(self) -> Any:
+        """The class of the backend."""
+        return self._of_kind(self.kind.backend)
+
+    @property
+    def drafts(self) -> Any:
+        """The class that plans the decodes of a draft model."""
+        return self._of_kind(self.kind.drafts)
+
+    def _of_kind(self, name: str) -> Any:
+        return getattr(self.module(self.kind.path), name)
 
     def has(self, name: str) -> bool:
         """Return whether the release has a module of that name."""
@@ -75,7 +88,7 @@ def load(release: Release, *, hopper: bool = False) -> Loaded:
     compiled, and the release runs its code for this architecture.
 
     Raises:
-        Moved: a module or class is not at its known place.
+        Moved: a module or class that all backends need is not at its known place.
         ReleaseError: it does not import, for the stated reason; a file of a fetched release was edited; this process
             has another release.
 
@@ -85,16 +98,34 @@ def load(release: Release, *, hopper: bool = False) -> Loaded:
         return _loaded[0]
     _warn_as_with_transformers()
     with importing(release, stubbed_in(release.version, STUBBED), compiled=hopper) as stubs, _no_gpu(hopper=hopper):
-        loaded = Loaded(release, stubs, imported(release, _MHA), imported(release, _MLA))
         for name in _AHEAD:
             if _is_there(release, name):
                 imported(release, name)
+        for kind in KINDS.values():
+            # A server has one backend, and imports no other.
+            with suppress(ReleaseError):
+                imported(release, kind.path)
         check_classes(release, _CLASSES)
         check_unedited(release)
         for change in changes_in(release.version, hopper=hopper):
-            _make(release, change)
-    _loaded.append(loaded)
-    return loaded
+            if not change.kinds:
+                _make(release, change)
+    _loaded.append(Loaded(release, stubs, KINDS["trtllm_mha"], hopper))
+    return _loaded[0]
+
+
+def as_kind(loaded: Loaded, name: str) -> Loaded:
+    """Return a release with another kind of backend.
+
+    Raises Moved if it is not at its known place, and ReleaseError if it does not import.
+    """
+    kind = KINDS[name]
+    check_classes(loaded.release, {kind.path: (kind.backend,)})
+    while _of_kind:
+        _of_kind.pop()()
+    changes = changes_in(loaded.release.version, hopper=loaded.hopper)
+    _of_kind.extend(_make(loaded.release, change) for change in changes if name in change.kinds)
+    return replace(loaded, kind=kind)
 
 
 @contextmanager
@@ -151,8 +182,8 @@ def _is_there(release: Release, name: str) -> bool:
     return release.root.joinpath(*name.split(".")).with_suffix(".py").is_file()
 
 
-def _make(release: Release, change: ChangedName) -> None:
-    """Change a name of the release. Raises ReleaseError if its owner has moved."""
+def _make(release: Release, change: ChangedName) -> Callable[[], None]:
+    """Change a name of the release. Returns a function that reverts it. Raises ReleaseError if its owner has moved."""
     owner = imported(release, f"sglang.srt.{change.module}")
     *path, last = change.name.split(".")
     for part in path:
@@ -162,4 +193,6 @@ def _make(release: Release, change: ChangedName) -> None:
         raise Moved(
             f"{release.name} has no {change.name} in sglang.srt.{change.module}: {change.reason}; {not_known(release)}"
         )
-    setattr(owner, last, change.value)
+    patch = mock.patch.object(owner, last, change.value, create=True)
+    patch.start()
+    return patch.stop

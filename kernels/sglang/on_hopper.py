@@ -21,7 +21,8 @@ from attnfuzz.kernels.gpu.states import FIXUP_SOURCE
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.on_hopper import HopperRelease
-from attnfuzz.kernels.sglang.backends import CONTRACT, absent, capability_of, open_session
+from attnfuzz.kernels.sglang.backends import CONTRACT, absent, open_session
+from attnfuzz.kernels.sglang.kinds import capability_of
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.device import Device
@@ -61,7 +62,7 @@ def hopper_backend_of(named: Named, version: Version) -> HopperRelease:
         archs=frozenset({Arch.HOPPER}),
         capability=msgspec.structs.replace(capability, modes=modes, device=Device.CUDA, buckets=buckets),
         contract=CONTRACT,
-        session=partial(open_session, named.release, kernels),
+        session=partial(open_session, named, kernels),
         kernels=kernels.ops,
         modules_of=_modules_of if real else lambda _: (),
         # XQA's noise is unknown, as elsewhere.

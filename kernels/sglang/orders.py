@@ -103,13 +103,13 @@ class Orders:
 
     Attributes:
         eager: The orders of each mode; if there are several, different servers use them.
-        graphs: The modes that are captured, for each kind of backend (`trtllm_mha`, `trtllm_mla`).
+        graphs: The modes that are captured. Not every kind of backend is in each of them (`BackendKind.captured_v2`).
         planner: The planning of graphs.
 
     """
 
     eager: Mapping[Mode, tuple[Order, ...]]
-    graphs: Mapping[str, Mapping[Mode, GraphOrder]]
+    graphs: Mapping[Mode, GraphOrder]
     planner: GraphPlanner
 
 
@@ -171,7 +171,7 @@ def orders_of(version: Version) -> Orders:
             Mode.TARGET_VERIFY: GraphOrder(WorkerKind.SPEC_V2, at.capture, at.replay),
             Mode.DRAFT_EXTEND_V2: draft_v2,
         }
-        return Orders(eager, {"trtllm_mha": graphs, "trtllm_mla": graphs}, GraphPlanner.IN_AND_OUT)
+        return Orders(eager, graphs, GraphPlanner.IN_AND_OUT)
     v1 = "SGLANG_ENABLE_SPEC_V2=0" if version >= _V2_BY_DEFAULT else ""
     eager_v1 = f"{v1}; {_EAGER}" if v1 else _EAGER
     eager |= {
@@ -184,8 +184,6 @@ def orders_of(version: Version) -> Orders:
     graphs |= {
         Mode.TARGET_VERIFY: GraphOrder(WorkerKind.SPEC_V1, at.capture, at.replay),
         Mode.DRAFT_EXTEND: GraphOrder(WorkerKind.SPEC_V1, at.draft_capture, at.draft_replay, v1),
+        Mode.DRAFT_EXTEND_V2: draft_v2,
     }
-    # The second worker captures draft extends of the MLA backend, but not of the other (0.5.9:
-    # speculative/eagle_worker_v2.py:278).
-    mla = {**graphs, Mode.DRAFT_EXTEND_V2: draft_v2}
-    return Orders(eager, {"trtllm_mha": graphs, "trtllm_mla": mla}, GraphPlanner.ARGUMENTS)
+    return Orders(eager, graphs, GraphPlanner.ARGUMENTS)

@@ -6,22 +6,24 @@ from typing import Final
 from packaging.version import Version
 
 from attnfuzz.kernels.releases.project import Project
+from attnfuzz.kernels.sglang.kinds import KINDS
 
-_KINDS: Final = ("trtllm_mha", "trtllm_mla")
-"""The kinds of backends, by the values of --attention-backend."""
+_ON_HOPPER: Final = ("trtllm_mha", "trtllm_mla")
 
 SGLANG: Final = Project(
     name="sglang",
     title="SGLang",
     # The oldest version with one of the reported bugs.
     oldest=Version("0.5.9"),
-    kinds=_KINDS,
+    kinds=tuple(KINDS),
     source=Path("sglang", "srt", "layers", "attention"),
     wheel=("--python-version=3.11", "--platform=manylinux_2_34_x86_64"),
     suffixes=frozenset({".py", ".cu", ".cuh", ".h", ".hpp"}),
     left_out=("sglang/multimodal_gen/", "sglang/test/"),
     hashes=Path(__file__).with_name("wheels.json"),
-    on_hopper=_KINDS,
+    # A server has them only if it is asked to.
+    asked_for=("torch_native",),
+    on_hopper=_ON_HOPPER,
     # The names of kernels in kernels/ops/kvcache.
     gpu_kinds=("store_cache", "set_mla_kv_buffer"),
 )

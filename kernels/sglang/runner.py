@@ -85,16 +85,11 @@ class Server:
         )
         return entered
 
-    @property
-    def attention_backend(self) -> str:
-        """The value of --attention-backend."""
-        return "trtllm_mla" if self.case.geometry.latent else "trtllm_mha"
-
     def _arguments(self) -> dict[str, Any]:
         """Return the server's start arguments, by the fields of ServerArgs."""
         drafts = self.draft_tokens
         arguments: dict[str, Any] = {
-            "attention_backend": self.attention_backend,
+            "attention_backend": self.loaded.kind.name,
             "page_size": self.case.geometry.page_size,
         }
         if _has(self.loaded, "model_executor/cuda_graph_config.py"):
@@ -132,8 +127,8 @@ class Server:
             token_to_kv_pool_allocator=allocator,
             kv_index_translator=self._translator(own_rows, own_pool, allocator),
             max_running_requests=own_rows.size,
-            prefill_attention_backend_str=self.attention_backend,
-            decode_attention_backend_str=self.attention_backend,
+            prefill_attention_backend_str=self.loaded.kind.name,
+            decode_attention_backend_str=self.loaded.kind.name,
             model=ServerMock("model", modules=lambda: [self.layer]),
             # No Mamba layers, and whole activations on each rank (0.5.23: model_runner.py).
             mambaish_config=None,

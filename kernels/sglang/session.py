@@ -55,13 +55,15 @@ class SglangSession(ABC):
         self._sinks = place_sinks(case, bench)
         self._graphs = ServedGraphs(self._server, self._orders.planner)
 
-    @abstractmethod
     def _build(self) -> Any:
         """Create an instance of the release's backend."""
+        return self._loaded.backend(self._server.model_runner)
 
-    @abstractmethod
     def _build_for_drafts(self, steps: int) -> Any:
         """Create the release's backend for the decodes of a draft model that drafts `steps` tokens."""
+        if self._case.geometry.window_left >= 0 and not self._loaded.kind.draft_windows:
+            raise Unsupported("the release asserts that a draft model has no window")
+        return self._loaded.drafts(self._server.model_runner, 1, steps)
 
     @abstractmethod
     def _attend(self, backend: Any, batch: Any, inputs: Inputs) -> torch.Tensor:
@@ -107,7 +109,7 @@ class SglangSession(ABC):
         self._server.prepare_step(step)
         batch = forward_batch(self._server, index)
         if step.launch is Launch.REPLAY:
-            self._bench.launcher.reached_by(self._orders.graphs[self._server.attention_backend][step.mode].words())
+            self._bench.launcher.reached_by(self._orders.graphs[step.mode].words())
             inputs = self._inputs(index, step.padded_tokens)
             static, out = self._graphs.replay(backend, batch, step, inputs)
             return self._finish(step, static, out)
@@ -162,14 +164,6 @@ class SglangSession(ABC):
 class SglangMhaSession(SglangSession):
     """Attention to keys and values in the cache, with sinks as in a GPT-OSS layer."""
 
-    def _build(self) -> Any:
-        return self._loaded.mha.TRTLLMHAAttnBackend(self._server.model_runner)
-
-    def _build_for_drafts(self, steps: int) -> Any:
-        if self._case.geometry.window_left >= 0:
-            raise Unsupported("the release asserts that a draft model has no window (flashinfer_backend.py:482)")
-        return self._loaded.mha.TRTLLMHAAttnMultiStepDraftBackend(self._server.model_runner, 1, steps)
-
     def _attend(self, backend: Any, batch: Any, inputs: Inputs) -> torch.Tensor:
         geometry = self._case.geometry
         sinks = {} if self._sinks is None else {"sinks": self._sinks}
@@ -188,12 +182,6 @@ class SglangMlaSession(SglangSession):
         assert latent is not None
         self._latent = latent
         self._projected = ProjectedAttention(self._server)
-
-    def _build(self) -> Any:
-        return self._loaded.mla.TRTLLMMLABackend(self._server.model_runner)
-
-    def _build_for_drafts(self, steps: int) -> Any:
-        return self._loaded.mla.TRTLLMMLAMultiStepDraftBackend(self._server.model_runner, 1, steps)
 
     def _inputs(self, index: int, rows: int) -> Inputs:
         prefill = not self._case.steps[index].mode.speculative

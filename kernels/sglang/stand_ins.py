@@ -12,6 +12,7 @@ import torch
 
 from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.releases.stand_ins import FlashInfer, current
+from attnfuzz.kernels.sglang.kinds import KINDS
 
 _looked_at: set[str] = set()
 
@@ -102,12 +103,16 @@ def replace_calls() -> None:
             module["load_jit"] = launching(module["load_jit"])
         if "_jit_fixup_module" in module:
             module["_jit_fixup_module"] = _fixup(module["_jit_fixup_module"])
+        module.update({given: each for given, each in STAND_INS.get(name, {}).items() if given in module})
 
 
 def _fixup(build: Callable[[Any], Any]) -> Callable[[Any], FixupModule]:
     """Replace the function that compiles a fixup for a dtype: nothing is compiled on a CPU."""
     return lambda dtype: FixupModule(build(dtype).compiled if torch.cuda.is_available() else None)
 
+
+STAND_INS: Final = {kind.path: kind.stand_ins for kind in KINDS.values()}
+"""The stand-ins of each kind of backend, by the name of its module."""
 
 _CALLERS: Final = (".trtllm_mha_backend", ".trtllm_mla_backend")
 """Modules that import FlashInfer only if CUDA is available."""

@@ -16,6 +16,7 @@ from packaging.version import Version
 from attnfuzz.harness.memory.guarded import PlainMemory
 from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.kernels.releases.release import Release
+from attnfuzz.kernels.sglang.kinds import KINDS
 from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.reference.case import Case, KvView, Outputs, Step, Views
@@ -26,6 +27,7 @@ class LoadedTree:
     """What the loader gives of a release, of the fake tree in `root`."""
 
     def __init__(self, root: Path) -> None:
+        self.kind = KINDS["trtllm_mha"]
         self.release = Release(SGLANG, "sglang==0.5.9", Version("0.5.9"), root, None)
 
     def module(self, name: str) -> Any:
@@ -58,6 +60,7 @@ def served_case(geometry: Geometry, *steps: Step, **others: Any) -> Case:
 
 def served(loaded: LoadedTree, case: Case) -> Server:
     """A server around a case, in memory without guards."""
+    loaded.kind = KINDS["trtllm_mla" if case.geometry.latent else "trtllm_mha"]
     return Server(loaded, case, Bench(PlainMemory(Outputs.POISONED), _no_launcher(), torch.device("cpu")))
 
 

@@ -9,6 +9,7 @@ from refusals import refused
 
 from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.kernels.sglang.backends import SglangBackend
+from attnfuzz.kernels.sglang.engine import ENGINE
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 
@@ -37,7 +38,7 @@ def case(tmp_path: Path) -> Path:
     [
         ("sglang:trtllm_mha", "does not say which SGLang"),
         ("sglang==0.5.9", "is not a backend of SGLang: add :trtllm_mha or :trtllm_mla"),
-        ("sglang==0.5.9:triton", "'triton' is neither"),
+        ("sglang==0.5.9:fa9", "'fa9' is not a backend of SGLang"),
         ("sglang==0.5.7:trtllm_mla", "from 0.5.9 on"),
         ("sglang@/no/such/folder:trtllm_mla", "/no/such/folder holds no source of SGLang"),
     ],
@@ -88,7 +89,7 @@ def test_a_tree_that_fails_to_import_is_sent_before_there_is_a_campaign(
 @pytest.mark.slow
 def test_backends_of_a_tree_are_listed(attnfuzz: Attnfuzz, tree: Path) -> None:
     ran = attnfuzz("backends", "--runnable", "--sglang", str(tree))
-    assert ran.out.split() == [f"sglang@{tree}:{kind}" for kind in ("trtllm_mha", "trtllm_mla")]
+    assert ran.out.split() == [f"sglang@{tree}:{kind}" for kind in ENGINE.default_kinds]
     assert attnfuzz("backends", "--sglang", str(tree)).code == 0
 
 

@@ -35,7 +35,7 @@ def test_a_source_tree_is_named_by_its_path(path: str) -> None:
         ),
         ("sglang@python:trtllm_mla", r"does not say which SGLang: .* sglang:trtllm_mla and --sglang PATH"),
         ("sglang@:trtllm_mla", "does not say which SGLang"),
-        ("sglang==0.5.9:flashinfer", "trtllm_mha and trtllm_mla can be tested, and 'flashinfer' is neither"),
+        ("sglang==0.5.9:fa9", "'fa9' is not a backend of SGLang that can be tested: trtllm_mha, trtllm_mla, "),
         ("sglang==newest:trtllm_mha", "'newest' is not a version"),
         ("sglang==:trtllm_mha", "'' is not a version"),
         ("sglang==0.5.10post1:trtllm_mha", r"write that version as 0\.5\.10\.post1"),

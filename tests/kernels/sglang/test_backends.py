@@ -9,8 +9,8 @@ from attnfuzz.kernels.native import build
 from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.sglang import backends
-from attnfuzz.kernels.sglang.backends import capability_of
 from attnfuzz.kernels.sglang.engine import ENGINE
+from attnfuzz.kernels.sglang.kinds import capability_of
 from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.dtypes import DType
@@ -23,11 +23,6 @@ def test_a_backend_is_named_as_it_was_asked_for() -> None:
 def test_its_modes_are_those_that_the_versions_workers_have_an_order_for() -> None:
     assert set(capability_of("trtllm_mha", Version("0.5.9")).modes) == set(Mode.of_kernels())
     assert Mode.DRAFT_EXTEND not in capability_of("trtllm_mha", Version("0.5.14")).modes
-
-
-def test_its_graphs_are_those_that_the_versions_runners_capture() -> None:
-    assert Mode.DRAFT_EXTEND_V2 not in capability_of("trtllm_mha", Version("0.5.11")).graph_modes
-    assert Mode.DRAFT_EXTEND_V2 in capability_of("trtllm_mha", Version("0.5.14")).graph_modes
 
 
 def test_its_page_sizes_are_those_that_a_servers_arguments_keep() -> None:

@@ -12,11 +12,14 @@ from fake_wheels import make_wheel
 from attnfuzz.kernels.releases.errors import Moved, ReleaseError
 from attnfuzz.kernels.releases.release import Release, release_of
 from attnfuzz.kernels.sglang import loader
-from attnfuzz.kernels.sglang.loader import load
+from attnfuzz.kernels.sglang.adaptations import Inert
+from attnfuzz.kernels.sglang.loader import Loaded, as_kind, load
 from attnfuzz.kernels.sglang.project import SGLANG
 
 pytestmark = pytest.mark.slow
 
+_MHA = "sglang.srt.layers.attention.trtllm_mha_backend"
+_FLASHINFER = "sglang.srt.layers.attention.flashinfer_backend"
 _ATTENTION = Path("python", "sglang", "srt", "layers", "attention")
 
 
@@ -45,16 +48,20 @@ def _release(checkout: Path) -> Release:
     return release_of(SGLANG, f"sglang@{checkout}")
 
 
+def _mha(checkout: Path) -> Loaded:
+    return as_kind(load(_release(checkout)), "trtllm_mha")
+
+
 def _append(checkout: Path, module: str, line: str) -> None:
     with (checkout / _ATTENTION / f"{module}.py").open("a") as file:
         file.write(f"\n{line}\n")
 
 
-def test_both_backends_are_imported_once_and_the_package_never_begins_a_server(checkout: Path) -> None:
+def test_backends_are_imported_once_and_the_package_never_begins_a_server(checkout: Path) -> None:
     (checkout / "python" / "sglang" / "__init__.py").write_text("raise RuntimeError('a server would begin here')\n")
     loaded = load(_release(checkout))
-    assert loaded.mha.TRTLLMHAAttnBackend.__module__ == "sglang.srt.layers.attention.trtllm_mha_backend"
-    assert loaded.mla.__name__ == "sglang.srt.layers.attention.trtllm_mla_backend"
+    for name in ("trtllm_mha", "trtllm_mla"):
+        assert as_kind(loaded, name).backend.__module__ == f"sglang.srt.layers.attention.{name}_backend"
     assert loaded.module("sglang.srt.server_args").ServerArgs
     assert load(_release(checkout)) is loaded
 
@@ -88,7 +95,7 @@ def test_a_stub_replaces_an_unused_module_even_if_it_is_installed(
         "@AutoConfig.register('mine')\n"
         "def registered(): return 1\n",
     )
-    mha = load(_release(checkout)).mha
+    mha = load(_release(checkout)).module(_MHA)
     assert issubclass(mha.Config, mha.AutoConfig)
     assert mha.registered() == 1
 
@@ -98,16 +105,16 @@ def test_attributes_read_from_a_stub_are_noted_for_a_listener(checkout: Path) ->
     loaded = load(_release(checkout))
     noted: list[str] = []
     loaded.listen(noted.append)
-    loaded.mha.ask()
+    loaded.module(_MHA).ask()
     assert noted == ["transformers.AutoConfig", "transformers.AutoConfig.small"]
     loaded.listen(None)
-    loaded.mha.ask()
+    loaded.module(_MHA).ask()
     assert len(noted) == 2
 
 
 def test_a_module_of_a_stub_has_no_special_names_that_it_was_not_given(checkout: Path) -> None:
     _append(checkout, "trtllm_mha_backend", "import transformers")
-    transformers = load(_release(checkout)).mha.transformers
+    transformers = load(_release(checkout)).module(_MHA).transformers
     assert not hasattr(transformers, "__version__")
     assert not hasattr(transformers.AutoConfig, "__wrapped__")
 
@@ -115,7 +122,7 @@ def test_a_module_of_a_stub_has_no_special_names_that_it_was_not_given(checkout:
 def test_a_package_that_is_not_installed_says_where_it_is_imported_and_how_to_have_it(checkout: Path) -> None:
     _append(checkout, "trtllm_mha_backend", "import a_package_of_next_year")
     with pytest.raises(ReleaseError) as refused:
-        load(_release(checkout))
+        _mha(checkout)
     line = str(refused.value)
     assert "needs a_package_of_next_year (sglang/srt/layers/attention/trtllm_mha_backend.py:" in line
     assert "pip install a_package_of_next_year" in line
@@ -134,33 +141,44 @@ def test_a_package_that_is_not_installed_says_where_it_is_imported_and_how_to_ha
 def test_the_failing_line_of_an_import_is_reported_in_one_line(checkout: Path, line: str, sent: str) -> None:
     _append(checkout, "trtllm_mha_backend", line)
     with pytest.raises(ReleaseError) as refused:
-        load(_release(checkout))
+        _mha(checkout)
     assert sent in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
 
 
 def test_a_tree_that_was_fixed_after_a_failed_import_is_imported(checkout: Path) -> None:
-    broken = checkout / _ATTENTION / "trtllm_mla_backend.py"
+    broken = checkout / "python/sglang/srt/mem_cache/memory_pool.py"
     text = broken.read_text()
     broken.write_text("import transformers, a_package_of_next_year\n")
     with pytest.raises(ReleaseError):
         load(_release(checkout))
     assert not [name for name in sys.modules if name.partition(".")[0] in {"sglang", "transformers"}]
     broken.write_text(text + "\nMENDED = True\n")
-    assert load(_release(checkout)).mla.MENDED
+    assert load(_release(checkout)).module("sglang.srt.mem_cache.memory_pool").MENDED
 
 
-def test_a_backend_that_moved_is_reported(checkout: Path) -> None:
+def test_a_backend_that_moved_is_reported_and_others_run(checkout: Path) -> None:
     (checkout / _ATTENTION / "trtllm_mla_backend.py").unlink()
+    loaded = load(_release(checkout))
     with pytest.raises(Moved, match=r"has no module sglang\.srt\.layers\.attention\.trtllm_mla_backend"):
-        load(_release(checkout))
+        as_kind(loaded, "trtllm_mla")
+    assert as_kind(loaded, "trtllm_mha").backend
+
+
+def test_a_change_for_one_backend_is_reverted_for_another(checkout: Path) -> None:
+    loaded = load(_release(checkout))
+    updater = "FlashInferIndicesUpdaterDecode"
+    assert getattr(as_kind(loaded, "trtllm_mha").module(_FLASHINFER), updater) is Inert
+    (checkout / _ATTENTION / "torch_native_backend.py").write_text("class TorchNativeAttnBackend: pass\n")
+    own = getattr(as_kind(loaded, "torch_native").module(_FLASHINFER), updater)
+    assert own.__module__ == _FLASHINFER
 
 
 def test_a_class_that_moved_is_reported(checkout: Path) -> None:
     file = checkout / _ATTENTION / "trtllm_mha_backend.py"
     file.write_text(file.read_text().replace("class TRTLLMHAAttnBackend", "class TRTLLMAttentionBackend"))
     with pytest.raises(Moved, match=r"has no TRTLLMHAAttnBackend in sglang\.srt\.layers\.attention\.trtllm_mha_b"):
-        load(_release(checkout))
+        _mha(checkout)
 
 
 def test_a_name_that_would_be_given_another_value_and_moved_is_reported(checkout: Path) -> None:
@@ -169,7 +187,7 @@ def test_a_name_that_would_be_given_another_value_and_moved_is_reported(checkout
     with pytest.raises(
         Moved, match=r"has no FlashInferIndicesUpdaterDecode in sglang\.srt\.layers\.attention\.flashinf"
     ):
-        load(_release(checkout))
+        _mha(checkout)
 
 
 def test_a_module_that_a_release_has_no_more_is_reported_when_it_is_asked_for(checkout: Path) -> None:

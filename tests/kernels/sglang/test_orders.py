@@ -3,6 +3,7 @@
 import pytest
 from packaging.version import Version
 
+from attnfuzz.kernels.sglang.kinds import capability_of
 from attnfuzz.kernels.sglang.orders import GraphPlanner, Order, Preparation, WorkerKind, lines, orders_of
 from attnfuzz.reference.case import Mode
 
@@ -41,10 +42,9 @@ def test_the_first_workers_draft_extend_goes_with_it() -> None:
 
 
 def test_the_second_workers_draft_extends_were_captured_for_latents_first() -> None:
-    graphs = orders_of(FIRST).graphs
-    assert Mode.DRAFT_EXTEND_V2 in graphs["trtllm_mla"]
-    assert Mode.DRAFT_EXTEND_V2 not in graphs["trtllm_mha"]
-    assert Mode.DRAFT_EXTEND_V2 in orders_of(ONE_WORKER).graphs["trtllm_mha"]
+    assert Mode.DRAFT_EXTEND_V2 in capability_of("trtllm_mla", FIRST).graph_modes
+    assert Mode.DRAFT_EXTEND_V2 not in capability_of("trtllm_mha", LAST_WITH_V1).graph_modes
+    assert Mode.DRAFT_EXTEND_V2 in capability_of("trtllm_mha", ONE_WORKER).graph_modes
 
 
 def test_an_unknown_version_has_the_orders_of_the_one_before_it() -> None:
@@ -68,7 +68,7 @@ def test_the_description_of_an_unpadded_batch_does_not_mention_padding() -> None
 
 
 def test_the_words_of_a_graph_say_where_it_is_planned() -> None:
-    words = orders_of(FIRST).graphs["trtllm_mha"][Mode.DECODE].words()
+    words = orders_of(FIRST).graphs[Mode.DECODE].words()
     assert words == (
         "plain worker: captured (model_executor/cuda_graph_runner.py:689), "
         "planned again (model_executor/cuda_graph_runner.py:830), replayed"

@@ -47,7 +47,7 @@ def test_other_names_are_left_alone(name: str) -> None:
     ("name", "words"),
     [
         ("vllm==0.17.1:flashinfer", r"from 0\.18\.0 on"),
-        ("vllm==0.33.0:flex", "flashinfer and .*triton.* can be tested, and 'flex' is neither"),
+        ("vllm==0.33.0:flex", "'flex' is not a backend of vLLM that can be tested: flashinfer, .*triton"),
         ("vllm:flashinfer", "--vllm PATH"),
         ("hopper:vllm==0.33.0:flashinfer", "on a Hopper GPU run triton and .*, and flashinfer on the CPU alone"),
     ],

@@ -1,0 +1,167 @@
+"""The attention backends of SGLang that this project runs: their modules and classes, kernels, and capabilities."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from msgspec import structs
+from packaging.version import Version
+
+from attnfuzz.kernels.interface.backend import Op
+from attnfuzz.kernels.libraries.torch_sdpa import SDPA
+from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.sglang.orders import orders_of
+from attnfuzz.kernels.sglang.torch_functions import attend
+from attnfuzz.reference.calibration import shipped_noise
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case, KvView, Mode, QueryView
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.noise import NoiseModel
+
+ATTENTION: Final = "sglang.srt.layers.attention."
+
+_ALWAYS: Final = Version("0")
+
+
+@dataclass(frozen=True)
+class BackendKind:
+    """A kind of backend. Sessions, pools, batches and graphs are the same for all kinds.
+
+    A file and line is that of SGLang 0.5.9 below sglang/srt/ unless another version is named.
+
+    Attributes:
+        name: The value of --attention-backend.
+        module: Its module in `sglang.srt.layers.attention`.
+        backend: Its class.
+        drafts: The class that plans the decodes of a draft model; "" if a server can't draft with it.
+        capability: The cases that it supports, in a version that has an order of events for each mode.
+        ops: The kernels of this project below it, by the names of library functions. Triton's are the release's own.
+        stand_ins: Replacements for library functions, by their names in the modules of the release.
+        calibrated: Our own backend on the same kernels, whose noise model applies.
+        theory: The noise of its kernels for a dtype, unless they are calibrated.
+        check: Raises Unsupported for a case that takes its kernels too long here.
+        captured_v2: The first version whose second worker captures its draft extends
+            (speculative/eagle_worker_v2.py:278).
+        since: Fields of the capability that differ from some version on.
+        draft_windows: Whether a draft model may have a window.
+
+    """
+
+    name: str
+    module: str
+    backend: str
+    drafts: str
+    capability: Capability
+    ops: Callable[[], tuple[Op, ...]] = NATIVE.ops
+    stand_ins: Mapping[str, Any] = field(default_factory=dict)
+    calibrated: str = ""
+    theory: Callable[[DType], NoiseModel] = lambda _: NoiseModel.fp32_arithmetic()
+    check: Callable[[Case], None] = lambda _: None
+    captured_v2: Version = _ALWAYS
+    since: Mapping[Version, Mapping[str, Any]] = field(default_factory=dict)
+    draft_windows: bool = True
+
+    @property
+    def path(self) -> str:
+        """The full name of its module."""
+        return f"{ATTENTION}{self.module}"
+
+    def noise(self, dtype: DType) -> NoiseModel:
+        """Return the noise of its kernels."""
+        return shipped_noise(self.calibrated, dtype, self.theory(dtype)) if self.calibrated else self.theory(dtype)
+
+
+_ONE_WORKER: Final = Version("0.5.13")
+"""The first version that only has the second worker, which captures draft extends of any backend."""
+
+_COMMON: Final = Capability(
+    modes=tuple(Mode),
+    graph_modes=tuple(Mode),
+    # The dtypes of served models.
+    dtypes=(DType.BFLOAT16, DType.FLOAT16),
+    layouts=(KvLayout.HND,),
+    padding=True,
+    empty_kv=False,
+    kv_shorter_than_q=False,
+    query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
+    kv_views=(KvView.TOKEN_MAJOR,),
+    table_gaps=False,
+    # SGLang's Triton kernels run in an interpreter, program by program.
+    patience=4.0,
+)
+"""The capability of a server: its pools are token-major, and no request has fewer keys than queries.
+
+FP8 caches are excluded: from 0.5.17 on they are written by a CUDA kernel without an alternative (0.5.17:
+kernels/ops/kvcache/fused_fp8_qkv_kv_cache.py:19).
+"""
+
+_PLAIN: Final = (Mode.DECODE, Mode.EXTEND, Mode.CHUNKED_PREFILL)
+"""The modes of a server without speculation."""
+
+_ANY_PAGES: Final = (1, 16, 32, 64)
+"""Page sizes of backends that address single tokens."""
+
+_KINDS: Final = (
+    BackendKind(
+        "trtllm_mha",
+        "trtllm_mha_backend",
+        "TRTLLMHAAttnBackend",
+        "TRTLLMHAAttnMultiStepDraftBackend",
+        # Page sizes are those that server_args.py:1904 does not change (0.5.23: arg_groups/overrides.py:1183).
+        structs.replace(_COMMON, page_sizes=(16, 32, 64), windows=True, sinks=True),
+        calibrated="trtllm_mha",
+        captured_v2=_ONE_WORKER,
+        since={Version("0.5.23"): {"page_sizes": (16, 32, 64, 128)}},
+        # flashinfer_backend.py:482 asserts it.
+        draft_windows=False,
+    ),
+    BackendKind(
+        "trtllm_mla",
+        "trtllm_mla_backend",
+        "TRTLLMMLABackend",
+        "TRTLLMMLAMultiStepDraftBackend",
+        # Its kernels return bfloat16 for any dtype (FlashInfer 0.6.3, mla.py, trtllm_batch_decode_with_kv_cache_mla).
+        # server_args.py:1884 (0.5.23: arg_groups/overrides.py:1159) keeps these page sizes.
+        structs.replace(_COMMON, dtypes=(DType.BFLOAT16,), latent=True, max_head_dim=576, page_sizes=(32, 64)),
+        calibrated="trtllm_mla",
+    ),
+    BackendKind(
+        "torch_native",
+        "torch_native_backend",
+        "TorchNativeAttnBackend",
+        # draft_utils.py does not know it. A server disables its graphs (server_args.py:1840), and pads no batch: it has
+        # no get_cuda_graph_seq_len_fill_value, which prepare_mlp_sync_batch calls.
+        "",
+        structs.replace(
+            _COMMON,
+            modes=_PLAIN,
+            graph_modes=(),
+            dtypes=(DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32),
+            page_sizes=_ANY_PAGES,
+            padding=False,
+        ),
+        ops=lambda: (SDPA,),
+        stand_ins={"scaled_dot_product_attention": attend},
+        calibrated="torch_sdpa",
+        theory=lambda dtype: NoiseModel.torch_sdpa_cpu(dtype.torch_dtype),
+        since={Version("0.5.13"): {"windows": True}},
+    ),
+)
+
+KINDS: Final = {kind.name: kind for kind in _KINDS}
+"""All kinds, by name."""
+
+
+def capability_of(name: str, version: Version) -> Capability:
+    """Return the cases that a version's backend of this kind supports: those in modes with an order of events."""
+    kind, orders = KINDS[name], orders_of(version)
+    can = kind.capability
+    for first, fields in kind.since.items():
+        if version >= first:
+            can = structs.replace(can, **fields)
+    modes = [mode for mode in can.modes if mode in orders.eager and (kind.drafts or mode is not Mode.DRAFT_DECODE)]
+    graphs = [mode for mode in can.graph_modes if mode in orders.graphs]
+    if version < kind.captured_v2:
+        graphs = [mode for mode in graphs if mode is not Mode.DRAFT_EXTEND_V2]
+    return structs.replace(can, modes=tuple(modes), graph_modes=tuple(graphs))

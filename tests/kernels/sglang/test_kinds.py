@@ -1,0 +1,42 @@
+"""The kinds of backends of SGLang, by version, and torch's functions below one."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from packaging.version import Version
+
+from attnfuzz.kernels.releases.stand_ins import answered_by
+from attnfuzz.kernels.sglang.kinds import KINDS, capability_of
+from attnfuzz.kernels.sglang.torch_functions import attend
+from attnfuzz.reference.case import Mode
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_modes_of_a_kind_are_those_with_an_order_of_events(name: str) -> None:
+    oldest, newest = (capability_of(name, Version(each)) for each in ("0.5.9", "0.5.23"))
+    assert Mode.DRAFT_DECODE not in oldest.modes
+    assert Mode.DRAFT_EXTEND not in newest.modes
+    assert (Mode.DRAFT_DECODE in newest.modes) is bool(KINDS[name].drafts)
+    assert not set(newest.graph_modes) - set(newest.modes)
+
+
+def test_torch_native_has_windows_since_the_version_that_masks_them() -> None:
+    assert not capability_of("torch_native", Version("0.5.12.post1")).windows
+    assert capability_of("torch_native", Version("0.5.13")).windows
+
+
+def test_attention_of_torch_is_launched() -> None:
+    launched: list[str] = []
+
+    def launch(op: Any, arguments: dict[str, Any]) -> None:
+        launched.append(op.name)
+        op.function(**arguments)
+
+    query, key = torch.rand(1, 2, 3, 8), torch.rand(1, 2, 5, 8)
+    lower: Any = SimpleNamespace(launch=launch)
+    with answered_by(lower):
+        out = attend(query, key, key, scale=0.5, is_causal=False)
+    assert launched == ["scaled_dot_product_attention"]
+    assert torch.equal(out, torch.nn.functional.scaled_dot_product_attention(query, key, key, scale=0.5))

@@ -1,0 +1,27 @@
+"""Backends of releases on a small batch of each of their modes."""
+
+import pytest
+from engine_cases import GEOMETRY
+from msgspec.structs import replace
+
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.reference.case import Case, KvView, Mode, Request, Step, Views
+
+pytestmark = pytest.mark.sglang
+
+_DECODE = Step(mode=Mode.DECODE, requests=(Request(0, 1, 40), Request(1, 1, 7)), padded_tokens=2, tokens_per_request=1)
+_EXTEND = Step(mode=Mode.EXTEND, requests=(Request(0, 5, 45), Request(1, 3, 3)), padded_tokens=8)
+
+
+@pytest.mark.parametrize("version", ["0.5.9", "0.5.13", "0.5.23"])
+@pytest.mark.parametrize("kind", ["torch_native"])
+def test_a_decode_after_an_extend_is_right(kind: str, version: str, runner: Runner) -> None:
+    windows = (-1, 9) if version != "0.5.9" else (-1,)
+    for window in windows:
+        geometry = replace(GEOMETRY, window_left=window)
+        name = f"sglang=={version}:{kind}"
+        case = Case(backend=name, geometry=geometry, steps=(_EXTEND, _DECODE), views=Views(kv=KvView.TOKEN_MAJOR))
+        verdict = runner.verdict(case)
+        assert verdict.unsupported is None
+        assert verdict.failures == ()
+        assert verdict.rows
