@@ -15,7 +15,7 @@ from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.release import release_of
-from attnfuzz.kernels.sglang.kinds import KINDS, BackendKind, capability_of
+from attnfuzz.kernels.sglang.kinds import KINDS, SglangKind, capability_of
 from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
@@ -45,7 +45,7 @@ class SglangBackend:
     contract: Contract = CONTRACT
 
     @property
-    def kind(self) -> BackendKind:
+    def kind(self) -> SglangKind:
         """The kind of backend."""
         return KINDS[self.named.kind]
 

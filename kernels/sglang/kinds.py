@@ -25,7 +25,7 @@ _ALWAYS: Final = Version("0")
 
 
 @dataclass(frozen=True)
-class BackendKind:
+class SglangKind:
     """A kind of backend. Sessions, pools, batches and graphs are the same for all kinds.
 
     A file and line is that of SGLang 0.5.9 below sglang/srt/ unless another version is named.
@@ -103,7 +103,7 @@ _ANY_PAGES: Final = (1, 16, 32, 64)
 """Page sizes of backends that address single tokens."""
 
 _KINDS: Final = (
-    BackendKind(
+    SglangKind(
         "trtllm_mha",
         "trtllm_mha_backend",
         "TRTLLMHAAttnBackend",
@@ -116,7 +116,7 @@ _KINDS: Final = (
         # flashinfer_backend.py:482 asserts it.
         draft_windows=False,
     ),
-    BackendKind(
+    SglangKind(
         "trtllm_mla",
         "trtllm_mla_backend",
         "TRTLLMMLABackend",
@@ -126,7 +126,7 @@ _KINDS: Final = (
         structs.replace(_COMMON, dtypes=(DType.BFLOAT16,), latent=True, max_head_dim=576, page_sizes=(32, 64)),
         calibrated="trtllm_mla",
     ),
-    BackendKind(
+    SglangKind(
         "torch_native",
         "torch_native_backend",
         "TorchNativeAttnBackend",

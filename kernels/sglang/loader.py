@@ -26,7 +26,7 @@ from attnfuzz.kernels.releases.imports import (
 from attnfuzz.kernels.releases.release import Release
 from attnfuzz.kernels.releases.versions import stubbed_in
 from attnfuzz.kernels.sglang.adaptations import STUBBED, ChangedName, changes_in
-from attnfuzz.kernels.sglang.kinds import KINDS, BackendKind
+from attnfuzz.kernels.sglang.kinds import KINDS, SglangKind
 
 _CLASSES = {
     "sglang.srt.model_executor.forward_batch_info": ("ForwardBatch", "ForwardMode"),
@@ -60,7 +60,7 @@ _of_kind: list[Callable[[], None]] = []
 class Loaded(ImportedRelease):
     """A release, and the kind of backend that runs. `hopper`: on a real Hopper GPU."""
 
-    kind: BackendKind
+    kind: SglangKind
     hopper: bool
 
     @property

@@ -103,7 +103,7 @@ class Orders:
 
     Attributes:
         eager: The orders of each mode; if there are several, different servers use them.
-        graphs: The modes that are captured. Not every kind of backend is in each of them (`BackendKind.captured_v2`).
+        graphs: The modes that are captured. Not every kind of backend is in each of them (`SglangKind.captured_v2`).
         planner: The planning of graphs.
 
     """
