@@ -16,8 +16,9 @@ def handle_case(request: bytes, journal: Journal) -> bytes:
     """Answer an encoded Task with an encoded Verdict."""
     from attnfuzz.harness.inside.execute import handle  # noqa: PLC0415 - in the worker alone
     from attnfuzz.harness.inside.explained import explained  # noqa: PLC0415
+    from attnfuzz.harness.inside.watched import watched  # noqa: PLC0415
 
-    return handle(request, journal, explained)
+    return handle(request, journal, explained, watched)
 
 
 def handle_stray(request: bytes, journal: Journal) -> bytes:

@@ -22,6 +22,7 @@ from attnfuzz.harness.family import family_of
 from attnfuzz.harness.inside.forwards import Account, Forwards, JudgeStep, judging, raised
 from attnfuzz.harness.inside.launcher import Launched
 from attnfuzz.harness.inside.places import place_of
+from attnfuzz.harness.inside.plan_digest import PlanDigest
 from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.judge.parts import checked
 from attnfuzz.harness.judge.terms import JudgingTerms
@@ -55,10 +56,12 @@ def warm() -> None:
                 backend.prepare(lambda _: None)
 
 
-def handle(
-    request: bytes, journal: Journal, explained: Callable[[Task, Callable[[bytes], None]], Verdict] | None = None
-) -> bytes:
-    """Answer an encoded Task with an encoded Verdict, by `explained` if the task asks for it."""
+_Run = Callable[[Task, Callable[[bytes], None]], Verdict]
+"""Runs a task. The function writes an entry into the journal."""
+
+
+def handle(request: bytes, journal: Journal, explained: _Run | None = None, watched: _Run | None = None) -> bytes:
+    """Answer an encoded Task with an encoded Verdict, by `explained` or `watched` if the task asks for it."""
     task = msgspec.json.decode(request, type=Task, dec_hook=decode_any)
     try:
         backend = backend_of(task.backend)
@@ -68,6 +71,8 @@ def handle(
         return msgspec.json.encode(Verdict(observations=(raised(error),)))
     if task.explain and explained is not None:
         return msgspec.json.encode(explained(task, journal.write))
+    if task.watch is not None and watched is not None:
+        return msgspec.json.encode(watched(task, journal.write))
     with contextlib.nullcontext() if task.trace is None else Path(task.trace).open("w") as file:
         return msgspec.json.encode(Execution(task, journal.write, file, backend=backend).run())
 
@@ -91,7 +96,7 @@ class Execution:
     """One run of one case, on guarded memory unless `memory` is given. `write` puts an entry into the journal.
 
     The task's backend runs it, or a `backend` without a registered name. `place` is the device it runs on. `look` gets
-    each step's index, judgement and launches while their memory still exists.
+    each step's index, judgement and launches while their memory still exists, `digest` each launch and result.
     """
 
     def __init__(
@@ -102,15 +107,17 @@ class Execution:
         memory: PlacedMemory | None = None,
         backend: Backend | None = None,
         look: Look | None = None,
+        digest: PlanDigest | None = None,
     ) -> None:
         case = task.case
+        self._digest = digest
         self._case, self._strict, self._alpha, self._look = case, task.strict, task.alpha, look
         self._tiers = ALL_TIERS.difference(task.without)
         self._backend = backend or backend_of(task.backend)
         place = place_of(self._backend.capability.device)
         memory = place.memory(case.guard, case.outputs) if memory is None else memory
         tracer = None if trace is None else FileTracer(trace, memory, case.outputs)
-        self._launcher = place.launcher(memory, write, tracer)
+        self._launcher = place.launcher(memory, write, tracer or digest)
         self._launcher.launched = None if look is None else []
         self._bench = Bench(memory, self._launcher, place.device)
         self._account = Account()
@@ -144,6 +151,8 @@ class Execution:
         firsts = {index: first for first, index in enumerate(other.steps) if index is not None}
 
         def judge_step(result: object, terms: JudgingTerms) -> None:
+            if self._digest is not None:
+                self._digest.result(result)
             start, first = time.perf_counter(), firsts[terms.step]
             compare = torch.inference_mode()(judging(result, self._case).compare)
             comparison = compare(self._kept[first], result, other, replaced(terms, step=first))
@@ -183,6 +192,8 @@ class Execution:
         )
 
     def _judge(self, result: object, terms: JudgingTerms) -> None:
+        if self._digest is not None:
+            self._digest.result(result)
         # No tensor of the judge has a gradient. Without gradient bookkeeping, its small operations take a tenth less
         # time.
         with torch.inference_mode():

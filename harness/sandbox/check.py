@@ -21,7 +21,7 @@ from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.harness.workers.patience import Patience
 from attnfuzz.harness.workers.postmortem import Death, explain
 from attnfuzz.harness.workers.supervisor import HandlerError, Refused, Workers
-from attnfuzz.harness.workers.task import Task
+from attnfuzz.harness.workers.task import Task, Watch
 from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.kernels.interface.library_call import COMPILES
 from attnfuzz.reference import foreign
@@ -191,11 +191,23 @@ class Runner:
             return verdict
         return again if _alike(again, verdict) else verdict
 
+    def watched(self, case: AnyCase, watch: Watch) -> Verdict:
+        """Run a case like `verdict`, with `Verdict.watched` unless its worker died."""
+        return self._run(case, case.backend, watch=watch)
+
     def renew(self) -> None:
         """Use a fresh worker for the next case."""
         self._teams.renew()
 
-    def _run(self, case: AnyCase, name: str, trace: str | None = None, *, explained: bool = False) -> Verdict:
+    def _run(
+        self,
+        case: AnyCase,
+        name: str,
+        trace: str | None = None,
+        *,
+        explained: bool = False,
+        watch: Watch | None = None,
+    ) -> Verdict:
         case.validate()
         backend = self._prepare(name)
         capability, reason = backend.capability, why_not(backend, case)
@@ -205,7 +217,7 @@ class Runner:
         if case.searchable and capability.device is Device.CUDA:
             self.last_on_gpu = case.having(backend=name)
         more = (TRACE_SECONDS if trace else 0.0) + (EXPLAIN_SECONDS if explained else 0.0)
-        task = self._task(case=case, backend=name, trace=trace, explain=explained)
+        task = self._task(case=case, backend=name, trace=trace, explain=explained, watch=watch)
         patience = self._pace.patience(name, capability.device, capability.patience, more=more)
         started = time.monotonic()
         answer = _answer(self._last, msgspec.json.encode(task), patience)

@@ -141,12 +141,23 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.place} at {self.raised_at}" if self.raised_at else ""
 
 
+class Watched(msgspec.Struct, frozen=True, kw_only=True):
+    """Records of a run: a digest of its plan, the executed `lines` by file, and whether a mutant was `made`.
+
+    The plan is all that a backend hands to its kernels and returns: arguments of every launch, and results.
+    """
+
+    plan: str
+    lines: dict[str, tuple[int, ...]] = {}
+    made: bool = True
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The result of judging a case. `margins` has the largest margin of each tier; `seconds` the time of each phase.
 
     `rows` counts the judged (token, head) rows, `unanswered` those without a right answer because their inputs are not
     finite: only their accesses were judged. `passed` are the failures in the case's `past` that occurred and were
-    ignored, the first one first.
+    ignored, the first one first. `watched` is set if the task asked for it.
     """
 
     observations: tuple[Observation, ...] = ()
@@ -156,6 +167,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     rows: int = 0
     unanswered: int = 0
     unsupported: str | None = None
+    watched: Watched | None = None
 
     @property
     def failures(self) -> tuple[Observation, ...]:

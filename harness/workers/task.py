@@ -2,15 +2,26 @@
 
 import msgspec
 
+from attnfuzz.harness.mutation.changes import Mutant
 from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.reference.any_case import AnyCase
+
+
+class Watch(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks for records of a run besides its verdict: its plan, and the executed lines in these `places`.
+
+    With a `mutant`, the backend's code is changed by it.
+    """
+
+    places: tuple[str, ...] = ()
+    mutant: Mutant | None = None
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """A case to run, and how to judge it. `backend` runs it, whatever the case's own backend.
 
     `trace` is a file for its calls. `alpha` is the probability that a correct step fails. The tiers in `without` are
-    skipped. With `explain`, failures are explained, which takes further runs.
+    skipped. With `explain`, failures are explained, which takes further runs; with `watch`, more is recorded.
     """
 
     case: AnyCase
@@ -20,3 +31,4 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     without: tuple[Tier, ...] = ()
     trace: str | None = None
     explain: bool = False
+    watch: Watch | None = None

@@ -40,6 +40,12 @@ class Engine(Protocol):
     def resolve(self, backend: str) -> Backend:
         """Return the backend of that name. Imports no release. Raises EngineError."""
 
+    def planner(self, backend: str) -> tuple[Path, Path]:
+        """Return the folder of a backend's release, and the folder in it with the code that plans. Imports nothing.
+
+        Raises EngineError.
+        """
+
     def team(self, backend: str) -> str:
         """Return the release in a backend's name. Its workers can run no other release."""
 

@@ -48,6 +48,11 @@ class ReleasedEngine(ABC):
         """Return the backend of that name. Imports no release. Raises BadName, or ReleaseError for a tree."""
         return self.backend_of(self._named(backend))
 
+    def planner(self, backend: str) -> tuple[Path, Path]:
+        """Return the folder of a release, which is fetched, or a tree, and that of its attention. Imports nothing."""
+        root = release_of(self.project, self._named(backend).release).root
+        return root, root / self.project.source
+
     def team(self, backend: str) -> str:
         """Return the release or tree: modules of two releases have the same names."""
         return self._named(backend).release

@@ -29,6 +29,7 @@ SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
         "corpus": "attnfuzz.harness.cli.commands.homes:corpus",
         "bugs": "attnfuzz.harness.cli.selftests.commands:bugs",
         "defects": "attnfuzz.harness.cli.selftests.commands:defects",
+        "mutants": "attnfuzz.harness.cli.selftests.commands:mutants",
         "backends": "attnfuzz.harness.cli.commands.machine:backends",
         "doctor": "attnfuzz.harness.cli.commands.machine:doctor",
         "build": "attnfuzz.harness.cli.flashinfer.commands:build",

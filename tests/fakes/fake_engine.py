@@ -34,6 +34,10 @@ class FakeEngine:
             raise EngineError(f"{backend!r}: Fake has the releases {', '.join(_DEFECTS)}")
         return Backend(_DEFECTS[release])
 
+    def planner(self, backend: str) -> tuple[Path, Path]:
+        folder = Path(__file__).parent
+        return folder, folder / "defective_backend.py"
+
     def team(self, backend: str) -> str:
         return backend.rpartition(":")[0]
 

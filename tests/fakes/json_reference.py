@@ -43,6 +43,7 @@ ANSWERS: Mapping[str, tuple[type[msgspec.Struct], ...]] = {
     "bugs run": (selftests.BugResults,),
     "defects list": (selftests.Defects,),
     "defects run": (DefectScore,),
+    "mutants": (selftests.MutantsAnswer,),
     "backends": (answers.Backends, answers.BackendMargins),
     "doctor": (answers.Examination,),
     "build": (flashinfer.Modules,),

@@ -79,3 +79,36 @@ class Calibrations(msgspec.Struct, frozen=True, kw_only=True):
     """The calibrations that were written."""
 
     calibrations: tuple[CalibrationAnswer, ...]
+
+
+class MutantAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A mutant: a change of `source`, in a line of a file (FILE:LINE), and its fate.
+
+    If it fails, `kind` and `place` are those of its failure, which the drawn case `examples` (from 1) shows. `ran`
+    cases ran, of which the plans of `changed` ones differ.
+    """
+
+    at: str
+    source: str
+    operator: str
+    before: str
+    after: str
+    fate: str
+    kind: str
+    place: str
+    examples: int
+    ran: int
+    changed: int
+    seconds: float
+
+
+class MutantsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The mutants that were run. `failing` of the `changing` ones fail: of those that fail or change some plan."""
+
+    backend: str
+    interrupted: bool
+    cases: int
+    possible: int
+    failing: int
+    changing: int
+    mutants: tuple[MutantAnswer, ...]

@@ -1,6 +1,7 @@
-"""`attnfuzz bugs`, `defects` and `calibrate`: bugs that a search must find, and the noise of correct backends."""
+"""`attnfuzz bugs`, `defects`, `mutants`, `calibrate`: bugs that a search must find, and noise of correct backends."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -153,6 +154,72 @@ def run_defects(**given: Any) -> Exit:
     from attnfuzz.harness.cli.selftests import defects
 
     return defects.run_defects(**given)
+
+
+@click.command()
+@click.argument("backend", required=False, metavar="[BACKEND]")
+@click.option(
+    "--code",
+    "named",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="A file or a folder whose code is changed, in a release or a tree below its folder; may be given several "
+    "times.  [default: an engine's attention, the folder of a backend of attnfuzz, or a user's file]",
+)
+@click.option(
+    "--changed-since",
+    "since",
+    metavar="COMMIT",
+    help="Only change lines that differ from those of this commit of the tree.",
+)
+@click.option(
+    "--sample",
+    type=options.counted(),
+    metavar="N",
+    help="Run this many mutants, chosen at random with --seed, as many of each kind of change as there are.  "
+    "[default: all]",
+)
+@click.option(
+    "--examples",
+    type=options.counted(),
+    default=200,
+    show_default=True,
+    help="Cases to draw. A mutant is run on those that execute its line.",
+)
+@click.option(
+    "--time",
+    "seconds",
+    type=options.duration,
+    default="1m",
+    show_default=True,
+    help="Time for each mutant, like 20s or 1m.",
+)
+@options.tree_option("A source tree of {engine} with the backend.")
+@click.option("--seed", type=options.SEED, default=1, show_default=True, help="Seed for drawing cases and the sample.")
+@click.option("--jobs", type=options.JOBS, default=1, show_default=True, help="Mutants that are run in parallel.")
+@options.home_option("Folder of the table, and of failing cases.", Path("attnfuzz-mutants"))
+@click.option("--resume", is_flag=True, help="Continue the run of --home with its own options.")
+@options.answer_options("only the result")
+@click.pass_context
+def mutants(ctx: click.Context, /, *, resume: bool, **given: Any) -> Exit:
+    """Change a planner's code, one place at a time, and see which changes a search finds.
+
+    BACKEND is like sglang==0.5.23:trtllm_mha, or FILE.py:NAME for a planner of your own. A mutant has another operator,
+    constant, comparison, condition, slice bound, argument or name, or lacks a statement. It is made in the loaded code:
+    files stay as they are. The table is also written to mutants.md and mutants.json, after each mutant.
+
+    A mutant with the same plans hands the same arguments to all kernels in all cases that reach it. Exits with 0 if all
+    others fail, 1 if some survive, 2 if none could be run, 130 after Ctrl-C.
+    """
+    if resume:
+        options.check_alone(ctx, "a run")
+    elif given["backend"] is None:
+        raise click.UsageError("name a backend, like sglang==VERSION:NAME or FILE.py:NAME")
+    tell(STARTING)
+    from attnfuzz.harness.cli.selftests import mutants
+
+    return mutants.resume_mutants(given["home"]) if resume else mutants.mutants(**given)
 
 
 @click.command()
