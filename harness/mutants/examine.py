@@ -65,7 +65,7 @@ def examined(
     stop: threading.Event,
 ) -> MutantOutcome:
     """Run a mutant on cases until one fails, also in a fresh worker, or the time is over. Raises Stopped."""
-    began, ran, changed, unconfirmed = time.monotonic(), 0, 0, 0
+    began, ran, changed, refused, unconfirmed = time.monotonic(), 0, 0, 0, 0
     watch = Watch(mutant=mutant)
     fate, failure, number = Fate.SAME_PLANS, None, 0
     runner.renew()
@@ -87,9 +87,12 @@ def examined(
         elif verdict.watched is not None and not verdict.watched.made:
             fate = Fate.NOT_MADE
             break
-        changed += verdict.watched is None or verdict.watched.plan != each.plan
-    if fate is Fate.SAME_PLANS and changed:
-        fate = Fate.SURVIVED
+        if verdict.unsupported is not None:
+            refused += 1
+        else:
+            changed += verdict.watched is None or verdict.watched.plan != each.plan
+    if fate is Fate.SAME_PLANS and changed + refused:
+        fate = Fate.SURVIVED if changed else Fate.REFUSES
     return MutantOutcome(
         mutant=mutant,
         source=source,
@@ -101,6 +104,7 @@ def examined(
         ran=ran,
         reached=len(cases),
         changed=changed,
+        refused=refused,
         unconfirmed=unconfirmed,
         seconds=round(time.monotonic() - began, 3),
     )

@@ -28,14 +28,16 @@ class MutantsError(UserError):
 class Fate(StrEnum):
     """How the cases that reach a mutant's line end.
 
-    `RAISES`, `HANGS` and `OUT_OF_MEMORY` are deaths by themselves: any test that executes the line shows them. With
-    `SAME_PLANS`, no case tells the mutant from the original. With `NOT_MADE`, no loaded function has the line.
+    `RAISES`, `HANGS` and `OUT_OF_MEMORY` are deaths by themselves: any test that executes the line shows them. One that
+    `REFUSES` only declines cases that the original takes. No case tells one with `SAME_PLANS` from the original. With
+    `NOT_MADE`, no loaded function has the line.
     """
 
     KILLED = "killed"
     RAISES = "raises"
     HANGS = "hangs"
     OUT_OF_MEMORY = "out of memory"
+    REFUSES = "refuses"
     SURVIVED = "survived"
     SAME_PLANS = "same plans"
     NOT_MADE = "not made"
@@ -77,8 +79,8 @@ class MutantOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     If it fails, `kind`, `place` and `message` are those of its failure, and `number` that of the failing case among the
     drawn ones, from 1: a search with this seed needs that number of cases. `ran` cases ran in `seconds`, of `reached`
-    ones that execute its line; the plan of `changed` ones differs. `unconfirmed` failures did not come back in a fresh
-    worker.
+    ones that execute its line; the plan of `changed` ones differs, and `refused` ones are not supported any more.
+    `unconfirmed` failures did not come back in a fresh worker.
     """
 
     mutant: Mutant
@@ -91,6 +93,7 @@ class MutantOutcome(msgspec.Struct, frozen=True, kw_only=True):
     ran: Count = 0
     reached: Count = 0
     changed: Count = 0
+    refused: Count = 0
     unconfirmed: Count = 0
     seconds: Seconds = 0.0
 
@@ -113,8 +116,8 @@ class MutantResults(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def survivors(self) -> list[MutantOutcome]:
-        """The mutants that change some plan, and fail in no case."""
-        return [each for each in self.outcomes if each.fate is Fate.SURVIVED]
+        """The mutants that change or refuse some case, and fail in none."""
+        return [each for each in self.outcomes if each.fate in {Fate.SURVIVED, Fate.REFUSES}]
 
     @property
     def score(self) -> tuple[int, int]:

@@ -3,12 +3,12 @@
 import os.path
 from collections.abc import Iterator
 
-from attnfuzz.harness.mutants.results import Fate, MutantOutcome, MutantResults
+from attnfuzz.harness.mutants.results import DETECTED, Fate, MutantOutcome, MutantResults
 from attnfuzz.harness.verdict.wording import count
 
 MARKDOWN = "mutants.md"
 
-_ORDER = (Fate.SURVIVED, Fate.SAME_PLANS, Fate.NOT_MADE, Fate.KILLED, Fate.HANGS, Fate.OUT_OF_MEMORY, Fate.RAISES)
+_ORDER = (Fate.SURVIVED, Fate.REFUSES, Fate.SAME_PLANS, *(each for each in Fate if each in DETECTED), Fate.NOT_MADE)
 """The mutants to read come first."""
 
 
@@ -32,7 +32,8 @@ def fate(outcome: MutantOutcome) -> str:
     if outcome.kind:
         kind = outcome.kind if not outcome.place else f"{outcome.kind} at {outcome.place}"
         return f"{outcome.fate}: {kind}, {count(outcome.number, 'example')}"
-    return f"{outcome.fate}: {outcome.changed} of {count(outcome.ran, 'plan')} differ"
+    declined = f", {outcome.refused} refused" if outcome.refused else ""
+    return f"{outcome.fate}: {outcome.changed} of {count(outcome.ran, 'plan')} differ{declined}"
 
 
 def conclusion(results: MutantResults) -> str:

@@ -88,8 +88,9 @@ def test_mutants_that_fail_by_themselves_have_fates_of_their_own() -> None:
 def test_survivors_change_a_plan_or_none() -> None:
     assert fate_after(PLANNED) == (Fate.SAME_PLANS, 3, 0)
     assert fate_after(PLANNED, CHANGED, PLANNED) == (Fate.SURVIVED, 3, 0)
-    # It refuses a case that the original takes.
-    assert fate_after(replace(PLANNED, unsupported="such a batch", watched=None), PLANNED)[0] is Fate.SURVIVED
+    refused = replace(CHANGED, unsupported="such a batch")
+    assert fate_after(refused, PLANNED) == (Fate.REFUSES, 3, 0)
+    assert fate_after(refused, CHANGED) == (Fate.SURVIVED, 3, 0)
     assert fate_after(Verdict(watched=Watched(plan="own", made=False))) == (Fate.NOT_MADE, 1, 0)
 
 
