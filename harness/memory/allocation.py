@@ -48,6 +48,8 @@ NEAR = 64 << 10
 An access that is farther away used a wild index: which tensor is nearest is chance, and changes from run to run.
 """
 
+_INT = 1 << 32
+
 NULL_BYTES = 1 << 16
 """Addresses below this are offsets from a null pointer (by default, Linux never maps them for a program)."""
 
@@ -119,12 +121,22 @@ def locate(allocations: Iterable[Allocation], address: int) -> Location:
         return Location(poisoned.name, f"{_side(poisoned, address)} (indexed with poison, {POISON_ID:#010x})")
     if distance <= max(NEAR, nearest.nbytes):
         return _near(nearest, address)
+    cut = next((allocation for allocation in placed if _pointed_to_in_32_bits(allocation, address)), None)
+    if cut is not None:
+        return Location(cut.name, f"{address:#x}, as if its pointer had been cut to 32 bits")
     nearest_words = f"{_side(nearest, address)} of {nearest.name}"
     return Location("unmapped memory", f"{address:#x}, far from every tensor (nearest: {nearest_words})")
 
 
 def _indexed_with_poison(allocation: Allocation, address: int) -> bool:
     return any(allocation.index(address, axis) == POISON_ID for axis, step in enumerate(allocation.stride) if step)
+
+
+def _pointed_to_in_32_bits(allocation: Allocation, address: int) -> bool:
+    """Return whether the address is one in the tensor, cut to an int of 32 bits (with its sign) by a caller."""
+    if _INT <= address < (1 << 64) - _INT // 2:
+        return False
+    return allocation.distance(allocation.address // _INT * _INT + address % _INT) == 0
 
 
 def _near_null(allocations: list[Allocation], address: int) -> Location:

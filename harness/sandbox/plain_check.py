@@ -120,10 +120,21 @@ class PlainCheck(NamedTuple):
         for failing, passing in zip(_columns(failed), _columns(passed), strict=False):
             if not set(failing) & set(passing):
                 return (
-                    f"All cases with {', '.join(failing)} fail, and none with {', '.join(passing)}. If the kernel does "
-                    "not support the former, leave them out of its Capability."
+                    f"All cases with {', '.join(failing)} fail, and none with {', '.join(passing)}"
+                    f"{_only_in(failed, passed)}. If the kernel does not support the former, leave them out of its "
+                    "Capability."
                 )
         return ""
+
+
+def _only_in(failed: Iterable[AnyCase], passed: Iterable[AnyCase]) -> str:
+    """Return the features that all failing cases have and no passing one, as a clause, or ""."""
+    common = frozenset.intersection(*map(_features, failed)).difference(*map(_features, passed))
+    return f": the former have {', '.join(sorted(common))}" if common else ""
+
+
+def _features(case: AnyCase) -> frozenset[str]:
+    return frozenset(each.name for each in family_of(case).table.features_in(case))
 
 
 def check(backend: str, runner: Runner) -> PlainCheck:

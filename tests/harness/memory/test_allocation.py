@@ -77,6 +77,8 @@ TABLE = allocation("block_tables", BASE + (2 << 30), (3, 5))
             f"k_cache: {(0x00BADBAD - 17) * PAGE_BYTES + 100} bytes past the end (indexed with poison, 0x00badbad)",
         ),
         (8, "null pointer: null pointer + 8 bytes"),
+        ((1 << 30) + 100, f"k_cache: {(1 << 30) + 100:#x}, as if its pointer had been cut to 32 bits"),
+        ((1 << 64) - (1 << 31) + 8, "block_tables: 0xffffffff80000008, as if its pointer had been cut to 32 bits"),
     ],
 )
 def test_an_address_names_the_tensor_that_was_meant(address: int, expected: str) -> None:

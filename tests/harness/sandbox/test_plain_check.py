@@ -127,7 +127,12 @@ def test_a_backend_is_refused_for_symptoms_of_its_call_alone(symptoms: tuple[Sym
 def test_the_remedy_names_the_property_that_all_failing_cases_have_and_no_other() -> None:
     decode, extend = decode_case("mine"), replace(decode_case("mine"), steps=(step(Mode.EXTEND, (1, 9)),))
     raises = Symptom((extend,), Observation(kind=Kind.RAISED, place="ValueError", message="wrong"))
-    assert "All cases with extend fail, and none with decode." in PlainCheck("mine", (decode, extend), (raises,)).words
+    assert (
+        "All cases with extend fail, and none with decode. If" in PlainCheck("mine", (decode, extend), (raises,)).words
+    )
+    ragged = replace(extend, steps=(step(Mode.EXTEND, (1, 9), (2, 3)),))
+    words = PlainCheck("mine", (decode, ragged), (raises._replace(cases=(ragged,)),)).words
+    assert "none with decode: the former have ragged queries" in words
     assert "If the kernel" not in PlainCheck("mine", (decode, extend, replace(extend, seed=1)), (raises,)).words
     unwritten = observed(Kind.UNWRITTEN)
     assert "out.copy_(result)" in PlainCheck("mine", (decode,), (unwritten,)).words
