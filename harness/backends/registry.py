@@ -163,6 +163,12 @@ def is_file(name: str) -> bool:
     return name.rpartition(":")[0].endswith(".py") and _pair(name) is None
 
 
+def files_of(name: str) -> tuple[Path, ...]:
+    """Return the user's files that the backend, or the pair of them, of that name comes from."""
+    parts = _pair(name) or (name,)
+    return tuple(Path(part.rpartition(":")[0]).resolve() for part in parts if is_file(part))
+
+
 _THEN = ","
 """Separates a writer of the KV cache from the attention that reads its tokens."""
 

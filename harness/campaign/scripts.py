@@ -1,10 +1,14 @@
 """A job hands over each finding with a stand-alone script, and says whose fault it is."""
 
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.export import CannotExport, Exporter
+from attnfuzz.harness.backends.registry import files_of
+from attnfuzz.harness.export import CannotExport, Exporter, NeedsFiles
+from attnfuzz.harness.export.carried import unasked
 from attnfuzz.harness.export.proof import Proving
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.messages import Caught, HandedOver
@@ -72,7 +76,7 @@ def script_of(caught: Caught, runner: Runner) -> HandedOver:
     script, obstacle = None, ""
     try:
         exporter = Exporter(caught.case, runner, failed=caught.observation, recurrence=caught.recurrence)
-        script = exporter.best_script()
+        script = _with_files(exporter, files_of(caught.case.backend))
     except CannotExport as error:
         obstacle = str(error)
     except HandlerError as error:
@@ -80,6 +84,17 @@ def script_of(caught: Caught, runner: Runner) -> HandedOver:
         runner.renew()
         obstacle = f"tracing its calls failed: {error}"
     return HandedOver(fingerprint=caught.fingerprint, case=caught.case, script=script, obstacle=obstacle)
+
+
+def _with_files(exporter: Exporter, of_backend: Sequence[Path]) -> str:
+    """Return the best script, with files of the user's backend if it needs no others. Raises CannotExport."""
+    try:
+        return exporter.best_script()
+    except NeedsFiles as needs:
+        if not {*needs.files} <= {*unasked(of_backend)}:
+            raise
+        exporter.allow(needs.files)
+        return exporter.best_script()
 
 
 def blame_of(caught: Caught, runner: Runner) -> Blamed | None:

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from attnfuzz.harness.backends.description import Rehearsed
-from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.backends.registry import files_of, resolve
 from attnfuzz.harness.campaign.home import Home, HomeError
 from attnfuzz.harness.campaign.plan import PRESETS, Plan
 from attnfuzz.harness.campaign.prepare import default_jobs
@@ -27,6 +27,7 @@ from attnfuzz.harness.cli.given import Trees, chosen_backends, compiled_backends
 from attnfuzz.harness.cli.other_homes import refuse_other_home
 from attnfuzz.harness.cli.signals import stop_on_signals
 from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, details, print_line, tell
+from attnfuzz.harness.export.carried import unasked, with_sizes
 from attnfuzz.harness.family import family_with
 from attnfuzz.harness.ledger.file import Ledger, default_ledger
 from attnfuzz.harness.report.files import Written, write_reports
@@ -191,6 +192,9 @@ def _open(console: Console, plan: Plan, past: Past | None) -> None:
         soft_wrap=True,
     )
     for name in plan.backends:
+        if files := unasked(files_of(name)):
+            contents = with_sizes(files, files[0].parent)
+            console.print(f"Scripts and issue texts for {name} contain {contents}.", soft_wrap=True)
         if uncalibrated(resolve(name)):
             console.print(f"{name} is {noise_words(resolve(name))};", soft_wrap=True)
             console.print(f"  attnfuzz calibrate --backend {name}", soft_wrap=True)

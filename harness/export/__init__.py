@@ -50,8 +50,7 @@ class Exporter:
         carry: Sequence[Path] = (),
     ) -> None:
         """Run the case. Raises CannotExport for a call that can't be serialized, or a file that can't be carried."""
-        self._carry = read_files(carry)
-        check_complete(self._carry, carry)
+        self.allow(carry)
         runner = runner or shared_runner()
         calls: CallCase | None
         self._first: CallCase | None = None
@@ -70,6 +69,11 @@ class Exporter:
         last = len(case.steps) - 1 if isinstance(case, Case) else -1
         self._other_step = not verdict.failures and failed is not None and failed.step not in (-1, last)
         self.calls = _lean(calls, self.seen, runner) if calls is not None and self.seen is not None else calls
+
+    def allow(self, files: Sequence[Path]) -> None:
+        """Let scripts include code from these files alone. Raises CannotExport if they need others."""
+        self._carry = read_files(files)
+        check_complete(self._carry, files)
 
     def _verdict_on(self, case: CallCase, runner: Runner) -> Verdict:
         """Run calls; without their GPU, none: a script of them shows what fails on another machine."""

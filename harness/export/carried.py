@@ -30,6 +30,9 @@ STUBS = {"Unsupported": 'class Unsupported(Exception):\n    """The kernel does n
 MOST_BYTES = 32 << 20
 """Maximum total size of the files."""
 
+MOST_BYTES_UNASKED = 1 << 20
+"""Maximum total size of the files that a campaign's scripts contain unasked."""
+
 _PYTHON = ".py"
 _LEFT_OUT = frozenset({"__pycache__", "node_modules"})
 """Folders that are never carried, nor hidden ones."""
@@ -50,9 +53,14 @@ class NeedsFiles(CannotExport):
         """Return the message with the command that allows the files, for the case at a path."""
         named = " ".join(f"--carry {shlex.quote(str(path))}" for path in (*self.given, *self.files))
         beside = (*self.given, *self.files)[0].resolve().parent
-        sizes = {os.path.relpath(path, beside): path.stat().st_size for path in self.files}
-        files = ", ".join(f"{name} ({size:,} bytes)" for name, size in sizes.items())
+        files = with_sizes(self.files, beside)
         return f"{self.why}: allow the script to contain {files} with attnfuzz export {case} {named}"
+
+
+def with_sizes(files: Iterable[Path], beside: Path) -> str:
+    """Return the names of files relative to a folder, each with its size."""
+    sizes = {os.path.relpath(path, beside): path.stat().st_size for path in files}
+    return ", ".join(f"{name} ({size:,} bytes)" for name, size in sizes.items())
 
 
 @dataclass(frozen=True)
@@ -179,6 +187,19 @@ def not_ours(function: Callable[..., Any], called: str, given: Sequence[Path] = 
     if not path.is_file():
         return CannotExport(f"{called} is not part of attnfuzz, and {place} has no file that --carry could name")
     return NeedsFiles(f"{called} is not part of attnfuzz", [path, *needed_by(path)], given)
+
+
+def unasked(files: Iterable[Path]) -> tuple[Path, ...]:
+    """Return what a campaign's scripts may contain of a backend of these files: them, and the files that they need.
+
+    None of them if all together are larger than MOST_BYTES_UNASKED, or can't be read.
+    """
+    found = tuple(dict.fromkeys(each for path in files for each in (path, *needed_by(path))))
+    try:
+        total = sum(path.stat().st_size for path in found)
+    except OSError:
+        return ()
+    return found if total <= MOST_BYTES_UNASKED else ()
 
 
 def needed_by(path: Path) -> list[Path]:

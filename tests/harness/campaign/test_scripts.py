@@ -1,5 +1,7 @@
 """Scripts that a job makes of the failures that it caught, and whose fault these are."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -8,7 +10,7 @@ from fake_search import decode, observed
 from msgspec.structs import replace
 
 from attnfuzz.harness.campaign import scripts
-from attnfuzz.harness.export import CannotExport
+from attnfuzz.harness.export import CannotExport, NeedsFiles, carried
 from attnfuzz.harness.export.proof import Proof
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.messages import Caught, HandedOver
@@ -49,6 +51,46 @@ def test_a_finding_without_a_script_says_why(monkeypatch: pytest.MonkeyPatch, er
     assert handed.script is None
     assert str(error) in handed.obstacle
     assert runner.times == renewed
+
+
+class NeedsKernel:
+    """Stands in for an exporter whose script needs `file`, and lists what it is allowed to contain."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.allowed: list[Path] = []
+
+    def allow(self, files: Sequence[Path]) -> None:
+        self.allowed.extend(files)
+
+    def best_script(self) -> str:
+        if self._file not in self.allowed:
+            raise NeedsFiles("attend is not part of attnfuzz", [self._file])
+        return "the script"
+
+
+@pytest.mark.parametrize(
+    ("needed", "most_bytes", "contained"),
+    [
+        ("mine.py", 1000, True),
+        ("kernel.cpp", 1000, True),
+        ("mine.py", 50, False),
+        ("other.py", 1000, False),
+    ],
+)
+def test_a_script_contains_the_backends_own_files_unless_they_are_large(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, needed: str, most_bytes: int, *, contained: bool
+) -> None:
+    (tmp_path / "mine.py").write_text('SOURCE = "kernel.cpp"')
+    (tmp_path / "kernel.cpp").write_text("// " + "long " * 20)
+    (tmp_path / "other.py").touch()
+    exporter = NeedsKernel(tmp_path / needed)
+    monkeypatch.setattr(scripts, "Exporter", lambda *_, **__: exporter)
+    monkeypatch.setattr(carried, "MOST_BYTES_UNASKED", most_bytes)
+    caught = replace(CAUGHT, case=replace(decode(7), backend=f"{tmp_path / 'mine.py'}:MINE"))
+    handed = scripts.script_of(caught, cast("Runner", Renewed()))
+    assert (handed.script is not None, exporter.allowed == [tmp_path / needed]) == (contained, contained)
+    assert ("is not part of attnfuzz" in handed.obstacle) != contained
 
 
 @pytest.fixture
