@@ -1,6 +1,7 @@
 """A batch of decodes on a backend, in a worker, and the smallest errors in its output that are found."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import msgspec
 import torch
@@ -11,6 +12,7 @@ from sensitivity import smallest
 from attnfuzz.harness.calibrate.margins import largest_margins
 from attnfuzz.harness.calibrate.sample import CannotCalibrate, plain_geometry, samples_of
 from attnfuzz.harness.inside.execute import backend_of
+from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.judge import alpha_of_tier
 from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.harness.workers.journal import Journal
@@ -18,6 +20,7 @@ from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.case import Case, Mode, Request, Step, ValueFamily
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import ROUNDOFF
+from attnfuzz.reference.problem import Answer, Moments, Problem
 from attnfuzz.reference.validity import ImpossibleCase, validate
 
 REQUESTS = 4
@@ -102,7 +105,7 @@ def _run(asked: SensitivityRequest, backend: Backend, family: ValueFamily) -> De
     samples = samples_of(batch_case(asked, backend, family), backend, backend.noise(asked.dtype))
     if not samples:
         raise CannotCalibrate("it does not support the case")
-    evidence = samples[0].evidence
+    evidence = on_host(samples[0].evidence)
     evidence = replace(evidence, budget=replace(evidence.budget, alpha=alpha_of_tier(ALPHA)))
     margins = dict(largest_margins(evidence))
     failing = [f"{tier} {margin:.3g}" for tier, margin in margins.items() if not margin <= 1]
@@ -110,6 +113,16 @@ def _run(asked: SensitivityRequest, backend: Backend, family: ValueFamily) -> De
         raise CannotCalibrate(f"its own output fails: {', '.join(failing)}")
     unrounded = before_rounding(evidence.out, evidence.budget.answer.out)
     return DecodeBatch(asked.length, evidence, unrounded, tuple(tier for tier in Tier if tier in margins))
+
+
+def on_host(part: Any) -> Any:
+    """Return evidence with all of its tensors on the host: many keys stay on the GPU (`inside.places.on_host`)."""
+    held = {field.name: getattr(part, field.name) for field in fields(part)}
+    moved = {name: each.cpu() for name, each in held.items() if isinstance(each, torch.Tensor)}
+    parts = {
+        name: on_host(each) for name, each in held.items() if isinstance(each, (ErrorBudget, Problem, Answer, Moments))
+    }
+    return replace(part, **moved, **parts)
 
 
 def before_rounding(out: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:

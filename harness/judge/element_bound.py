@@ -5,8 +5,9 @@ from functools import partial
 import torch
 
 from attnfuzz.harness.judge.error_budget import ErrorBudget, remembered
+from attnfuzz.harness.judge.even_parts import element_sums_allowance
 from attnfuzz.harness.judge.evidence import Evidence, TierResult
-from attnfuzz.harness.judge.judged_again import element_allowance, judged_again, sums_allowance, with_sums
+from attnfuzz.harness.judge.judged_again import element_allowance, judged_again, with_sums
 from attnfuzz.harness.verdict.tiers import Tier
 
 
@@ -20,7 +21,7 @@ def judge_elements(evidence: Evidence) -> TierResult:
     def again(token: int, head: int) -> float:
         allowed = bound[token, head] + element_allowance(budget, token, head)
         ratio[token, head] = error[token, head] / allowed
-        return with_sums(ratio[token, head], allowed, partial(sums_allowance, budget, token, head))
+        return with_sums(ratio[token, head], allowed, partial(element_sums_allowance, budget, token, head))
 
     wrong = judged_again(by_row, again)
     if wrong is None:

@@ -14,6 +14,7 @@ from functools import partial
 import torch
 
 from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.even_parts import element_sums_allowance
 from attnfuzz.harness.judge.evidence import Evidence, TierResult
 from attnfuzz.harness.judge.judged_again import (
     common_logits_error,
@@ -21,7 +22,6 @@ from attnfuzz.harness.judge.judged_again import (
     operands_allowance,
     parts_allowance,
     runs_allowance,
-    sums_allowance,
     with_sums,
 )
 from attnfuzz.harness.judge.lse_bound import rounded_lse_error, wrong_lse
@@ -46,7 +46,7 @@ def judge_exact_rows(evidence: Evidence) -> TierResult | None:
         row = row_of(token, head)
         allowed = bound[row] + exact_allowance(budget, token, head)
         ratio[row] = error[row] / allowed
-        return with_sums(ratio[row], allowed, partial(sums_allowance, budget, token, head))
+        return with_sums(ratio[row], allowed, partial(element_sums_allowance, budget, token, head))
 
     wrong = judged_again(by_row, again)
     if wrong is None:

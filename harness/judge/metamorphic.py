@@ -14,12 +14,12 @@ import torch
 from attnfuzz.harness.judge import exact
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.even_parts import element_sums_allowance
 from attnfuzz.harness.judge.evidence import Evidence, RealRows, Report
 from attnfuzz.harness.judge.judged_again import (
     element_allowance,
     judged_again,
     lse_ties_allowance,
-    sums_allowance,
     with_sums,
 )
 from attnfuzz.harness.judge.lse_bound import lse_bound
@@ -203,7 +203,7 @@ def _pairs(
         return element_allowance(own, token, head) + element_allowance(related, token, head)
 
     def sums(token: int, head: int, element: int) -> float:
-        return 2 * sums_allowance(first.budget, token, head, element)
+        return element_sums_allowance(own, token, head, element) + element_sums_allowance(related, token, head, element)
 
     def lse_allowance(token: int, head: int) -> float:
         return 2 * lse_ties_allowance(first.budget, token, head)

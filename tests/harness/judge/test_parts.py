@@ -12,6 +12,7 @@ from attnfuzz.harness.judge.exact_weights import exact_bound
 from attnfuzz.harness.judge.judged_again import element_allowance, largest_run, parts_allowance, sums_allowance
 from attnfuzz.harness.judge.row_error import row_error
 from attnfuzz.harness.verdict.tiers import Tier
+from attnfuzz.kernels.interface.backend import Output
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.contract import Contract
@@ -111,3 +112,35 @@ def test_a_row_with_exact_weights_is_held_to_its_bound_and_its_parts(layer: Any,
 
     assert [each.tier for each in found] == [Tier.T5] * fails
     assert not fails or f"head {head}, element {element}: " in found[0].message
+
+
+SPLIT_KEYS = 16384
+
+
+def of_codes(layer: Any) -> tuple[Any, Output, int]:
+    """A layer that attends to codes, whose sums recur; its output, and the head whose weights are equal."""
+    layer = replace(layer, family=ValueFamily.PROBE, lengths=((1, SPLIT_KEYS),), q_heads=2, kv_heads=1, dim=16)
+    output = replace(layer.run(), roundings=2, lse=None)
+    return layer, output, int((output.attended[0].query[0] == 0).all(dim=1).nonzero()[0])
+
+
+def in_parts(output: Output, size: int, seen: torch.Tensor) -> torch.Tensor:
+    """The mean of the `seen` values, whose parts of `size` keys are rounded, and merged in fp32."""
+    value = output.attended[0].value[seen, 0].double()
+    parts = [part.mean(dim=0).to(torch.bfloat16).double() * len(part) for part in value.split(size)]
+    return (torch.stack(parts).sum(dim=0) / len(value)).to(torch.bfloat16)
+
+
+@pytest.mark.parametrize("size", [341, 585])
+def test_even_parts_that_are_rounded_alike_are_no_error(layer: Any, size: int) -> None:
+    layer, output, head = of_codes(layer)
+    output.out[0, head] = in_parts(output, size, torch.ones(SPLIT_KEYS, dtype=torch.bool))
+    assert layer.judged(output, Contract()).observations == ()
+
+
+def test_keys_that_are_missing_in_even_parts_are_found(layer: Any) -> None:
+    layer, output, head = of_codes(layer)
+    seen = torch.ones(SPLIT_KEYS, dtype=torch.bool)
+    seen[(output.attended[0].value[:, 0, 0] > 0).nonzero()[:4]] = False
+    output.out[0, head] = in_parts(output, 512, seen)
+    assert [each.tier for each in layer.judged(output, Contract(), tiers={Tier.T5}).observations] == [Tier.T5]

@@ -1,0 +1,68 @@
+"""Roundings of parts that a kernel splits a row's keys into evenly, in rows with exact weights.
+
+A kernel that has fewer rows than processors splits the keys of each into parts of equal size, rounds each part's output
+to the output's dtype, and merges them (FlashInfer 0.7.4, PrefillBinarySearchKVChunkSize in attention/scheduler.cuh: any
+number of pages; tmp_v of csrc/batch_prefill.cu has the dtype of o). `ErrorBudget` takes these roundings as independent.
+But values whose sums recur, such as the codes of ValueFamily.PROBE, make many equal parts, which are rounded alike: of
+8,192 keys and more, the error of a right row is up to 3 times its bound.
+
+Exact weights have no errors, so the output of a part is known to fp32's precision, and with it the error of its
+rounding. The kernel's size of parts is unknown: the largest error over all sizes is allowed.
+"""
+
+from functools import lru_cache
+
+import torch
+
+from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.judged_again import once, parts_allowance, row_of, sums_allowance
+
+MOST_PARTS = 512
+"""Maximum number of parts of a row: four for each processor of an H200."""
+
+
+def element_sums_allowance(budget: ErrorBudget, token: int, head: int, element: int) -> float:
+    """Return the allowance for one element's sums, and for their parts, on top of T1's bound and T5's."""
+    allowed = sums_allowance(budget, token, head, element)
+    return allowed + even_parts_allowance(budget, token, head, element)
+
+
+def even_parts_allowance(budget: ErrorBudget, token: int, head: int, element: int) -> float:
+    """Return the allowance for even parts of one element, beyond what bounds and `parts_allowance` count for parts."""
+    if budget.parts < 2 or not budget.exact_weights[token, head].item():
+        return 0.0
+
+    def found() -> float:
+        at = token, head, element
+        counted = budget.output_bound[at] - budget.roundoff * budget.size[at]
+        counted += parts_allowance(budget, token, head)[element]
+        weights, values = row_of(budget, token, head)
+        error = even_parts_error(weights, weights * values[:, element], budget.out_dtype)
+        return max(error - counted.item(), 0.0)
+
+    return once(budget, f"even parts of {element}", token, head, found)
+
+
+def even_parts_error(weights: torch.Tensor, terms: torch.Tensor, dtype: torch.dtype) -> float:
+    """Return the largest error of rounding the parts of an output to `dtype`, over all sizes of parts.
+
+    `weights` [k] are exact, and `terms` [k] are p v of one element; both fp64.
+    """
+    owner, begin, end = _parts(len(terms))
+    if not len(owner):
+        return 0.0
+    sums, totals = (torch.cat((each.new_zeros(1), each.cumsum(0))).cpu() for each in (terms, weights))
+    part, weight = sums[end] - sums[begin], totals[end] - totals[begin]
+    out = part / weight.where(weight > 0, torch.inf)
+    errors = weight * (out.to(dtype).to(torch.float64) - out)
+    return errors.new_zeros(int(owner[-1]) + 1).index_add_(0, owner, errors).abs().max().item()
+
+
+@lru_cache(maxsize=1)
+def _parts(keys: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the parts of all splits into 2 to `MOST_PARTS`: int64 number of the split, first key, and key behind."""
+    sizes = torch.arange(max(-(-keys // MOST_PARTS), 1), max(keys, 1))
+    counts = (keys + sizes - 1) // sizes
+    owner = torch.repeat_interleave(torch.arange(len(sizes)), counts)
+    begin = (torch.arange(len(owner)) - (counts.cumsum(0) - counts)[owner]) * sizes[owner]
+    return owner, begin, (begin + sizes[owner]).clamp(max=keys)
