@@ -76,7 +76,7 @@ class Exporter:
         check_complete(self._carry, files)
 
     def _verdict_on(self, case: CallCase, runner: Runner) -> Verdict:
-        """Run calls; without their GPU, none: a script of them shows what fails on another machine."""
+        """Run calls; without their GPU, none: a script of them shows the failure on another machine."""
         try:
             return runner.verdict(case)
         except CannotRun as error:

@@ -190,7 +190,7 @@ def not_ours(function: Callable[..., Any], called: str, given: Sequence[Path] = 
 
 
 def unasked(files: Iterable[Path]) -> tuple[Path, ...]:
-    """Return what a campaign's scripts may contain of a backend of these files: them, and the files that they need.
+    """Return the files that a campaign's scripts may contain unasked: these of a backend, and those that they need.
 
     None of them if all together are larger than MOST_BYTES_UNASKED, or can't be read.
     """

@@ -28,7 +28,7 @@ def element_sums_allowance(budget: ErrorBudget, token: int, head: int, element: 
 
 
 def even_parts_allowance(budget: ErrorBudget, token: int, head: int, element: int) -> float:
-    """Return the allowance for even parts of one element, beyond what bounds and `parts_allowance` count for parts."""
+    """Return the allowance for even parts of one element, beyond that of bounds and `parts_allowance` for parts."""
     if budget.parts < 2 or not budget.exact_weights[token, head].item():
         return 0.0
 
