@@ -10,16 +10,23 @@ import sys
 import zipfile
 from pathlib import Path
 
-from attnfuzz.kernels.releases.stand_ins import ENTRY_POINTS, FAST_PLAN, WRAPPERS
+from attnfuzz.kernels.releases.stand_ins import ENTRY_POINTS, FAST_PLAN, MERGE, WRAPPERS
 
-SOURCES = {
-    f"flashinfer/{name}"
-    for name in ("attention.py", "attention/_core.py", "decode.py", "mla.py", "mla/_core.py", "prefill.py")
-}
+_MODULES = (
+    "attention",
+    "attention/_core",
+    "cascade",
+    "decode",
+    "mla",
+    "mla/_core",
+    "mla/_batch_mla/_wrapper",
+    "prefill",
+)
+SOURCES = {f"flashinfer/{name}.py" for name in _MODULES}
 
 # In the order of the file, the last definition of a method is the one that runs: those before are overloads. Since
 # 0.6.15, `plan` of the decode wrapper passes its arguments on to `_plan_impl`.
-METHODS = ("__init__", "plan", "_plan_impl", "run")
+METHODS = ("__init__", "plan", "_plan_impl", "run", "forward", "forward_return_lse")
 
 
 def signatures_of_wheel(wheel: Path) -> dict[str, str]:
@@ -28,7 +35,7 @@ def signatures_of_wheel(wheel: Path) -> dict[str, str]:
     with zipfile.ZipFile(wheel) as files:
         for source in sorted(SOURCES & {*files.namelist()}):
             for node in ast.parse(files.read(source)).body:
-                if isinstance(node, ast.FunctionDef) and node.name in {*ENTRY_POINTS, FAST_PLAN}:
+                if isinstance(node, ast.FunctionDef) and node.name in {*ENTRY_POINTS, FAST_PLAN, MERGE}:
                     found[node.name] = parameters(node)
                 elif isinstance(node, ast.ClassDef) and node.name in WRAPPERS:
                     methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]

@@ -35,11 +35,12 @@ class KernelsBelow:
 
 
 class Below:
-    """The kernels below a release while it runs on a bench."""
+    """The kernels below a release, which pins a version of FlashInfer, while it runs on a bench."""
 
     def __init__(
         self, flashinfer: Version | None, bench: Bench, kernels: KernelsBelow, origins: Origins | None = None
     ) -> None:
+        self.flashinfer = flashinfer
         self._bench, self._real, self._origins = bench, kernels.real, origins
         self._ops = {op.name: op for op in kernels.ops}
         self._signatures = signatures(flashinfer)

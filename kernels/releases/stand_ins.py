@@ -7,12 +7,17 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 import torch
+from packaging.version import Version
 
 from attnfuzz.kernels.interface.backend import Op
 
 
 class Lower(Protocol):
     """The kernels below a release while it runs."""
+
+    @property
+    def flashinfer(self) -> Version | None:
+        """The version of FlashInfer that the release pins; None if it takes any."""
 
     def call(self, function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run an entry point of FlashInfer."""
@@ -42,9 +47,14 @@ ENTRY_POINTS: Final = frozenset(
 WRAPPERS: Final = (
     "BatchAttentionWithAttentionSinkWrapper",
     "BatchDecodeWithPagedKVCacheWrapper",
+    "BatchMLAPagedAttentionWrapper",
     "BatchPrefillWithPagedKVCacheWrapper",
+    "BatchPrefillWithRaggedKVCacheWrapper",
 )
-"""FlashInfer's classes that plan a batch and run it on a paged cache."""
+"""FlashInfer's classes that plan a batch, and run it on a paged cache or on packed keys."""
+
+MERGE: Final = "merge_state"
+"""FlashInfer's function that merges two attention states."""
 
 FAST_PLAN: Final = "fast_decode_plan"
 """FlashInfer's function that plans a batch of decodes again, for wrappers in a graph."""

@@ -51,6 +51,8 @@ class CompiledKernel:
 class _AtOnce:
     """The kernels below a function of a release that is launched itself: they run within its launch."""
 
+    flashinfer = None
+
     def call(self, function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Raise RuntimeError."""
         raise RuntimeError(f"{function} of FlashInfer, below a kernel that stores keys and values")

@@ -9,11 +9,11 @@ from attnfuzz.kernels.native import write_ops
 from attnfuzz.kernels.releases.answers import ServerMock
 from attnfuzz.kernels.releases.recording import outside
 from attnfuzz.kernels.releases.stand_ins import MULTIPROCESSORS, current, entry
+from attnfuzz.kernels.releases.wrappers import REPLACED
 from attnfuzz.kernels.vllm.flash_attention import FUNCTIONS
 from attnfuzz.kernels.vllm.hopper import XQA, decode, quantise_query
 from attnfuzz.kernels.vllm.mla.kernels import merge
 from attnfuzz.kernels.vllm.pool import WRITER
-from attnfuzz.kernels.vllm.wrappers import REPLACED
 
 _XQA: Final = ("flashinfer_xqa_batch_decode_with_kv_cache",)
 """The functions of the FlashInfer backend that run XQA (0.28.0: v1/attention/backends/flashinfer.py:44)."""

@@ -11,9 +11,9 @@ import torch
 from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.native import transform_ops, write_ops
 from attnfuzz.kernels.native.ops import trtllm_batch_decode_with_kv_cache_mla
+from attnfuzz.kernels.releases.flash_attention import PACKED
 from attnfuzz.kernels.releases.recording import outside
 from attnfuzz.kernels.releases.stand_ins import MULTIPROCESSORS, current, entry
-from attnfuzz.kernels.vllm.flash_attention import PACKED
 
 FA_VERSIONS: Final = (2, 4)
 """The versions of FlashAttention on a B200 (vllm_flash_attn/flash_attn_interface.py:52)."""

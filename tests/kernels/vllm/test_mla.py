@@ -3,7 +3,7 @@
 import torch
 
 from attnfuzz.kernels.native.ops import workspace_bytes
-from attnfuzz.kernels.vllm.flash_attention import PACKED
+from attnfuzz.kernels.releases.flash_attention import PACKED
 from attnfuzz.kernels.vllm.mla.kernels import DECODE, GATHER, MERGE
 from attnfuzz.kernels.vllm.mla.up_projection import UpProjection
 from attnfuzz.reference.geometry import Latent

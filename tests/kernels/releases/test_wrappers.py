@@ -11,7 +11,7 @@ from packaging.version import Version
 from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
 from attnfuzz.kernels.releases.recording import record
-from attnfuzz.kernels.vllm.wrappers import (
+from attnfuzz.kernels.releases.wrappers import (
     BatchDecodeWithPagedKVCacheWrapper,
     BatchPrefillWithPagedKVCacheWrapper,
     fast_decode_plan,
@@ -85,6 +85,36 @@ def test_scales_of_queries_and_values_count_whatever_the_dtypes() -> None:
 def test_a_query_of_another_dtype_than_planned_is_refused() -> None:
     with pytest.raises(ValueError, match=r"q is torch\.bfloat16"):
         prefilled([5], torch.zeros(1, 2, DIM, dtype=torch.bfloat16), pool())
+
+
+@pytest.mark.usefixtures("bench")
+def test_a_request_without_pages_has_no_keys() -> None:
+    wrapper = BatchPrefillWithPagedKVCacheWrapper(torch.zeros(64, dtype=torch.uint8), "NHD", backend="fa2")
+    tokens = torch.randn(6, 1, DIM), torch.randn(6, 1, DIM)
+    indptr, query = torch.tensor([0, 0, 2], dtype=torch.int32), torch.randn(2, 2, DIM)
+    layer = {**LAYER, "page_size": 1}
+    pages = {"paged_kv_indptr": indptr, "paged_kv_indices": torch.tensor([3, 4], dtype=torch.int32)}
+    last = torch.ones(2, dtype=torch.int32)
+    rows = torch.arange(3, dtype=torch.int32)
+    wrapper.begin_forward(rows, **pages, paged_kv_last_page_len=last, head_dim_qk=DIM, **layer)
+    out, lse = wrapper.forward_return_lse(query, tokens, sm_scale=0.5)
+    assert not out[0].any()
+    assert lse[0].tolist() == [-torch.inf, -torch.inf]
+    torch.testing.assert_close(out[1], torch.softmax(0.5 * query[1] @ tokens[0][3:5, 0].T, dim=-1) @ tokens[1][3:5, 0])
+
+
+@pytest.mark.usefixtures("bench")
+def test_a_mask_selects_keys_instead_of_causality() -> None:
+    query, cache = torch.randn(2, 2, DIM), pool()
+    mask = torch.tensor([[True, False, True, False, False], [False, True, True, True, True]])
+    wrapper = BatchPrefillWithPagedKVCacheWrapper(torch.zeros(64, dtype=torch.uint8), "NHD", backend="fa2")
+    given = {f"paged_kv_{name}": value for name, value in metadata([5]).items()}
+    rows = torch.tensor([0, 2], dtype=torch.int32)
+    wrapper.plan(qo_indptr=rows, **given, head_dim_qk=DIM, causal=True, custom_mask=mask.flatten(), **LAYER)
+    out = wrapper.run(query, cache)
+    keys, values = cache[1:].transpose(0, 1).flatten(1, 2)[:, :5, 0]
+    for row, seen in enumerate(mask):
+        torch.testing.assert_close(out[row], torch.softmax(0.5 * query[row] @ keys[seen].T, dim=-1) @ values[seen])
 
 
 class Graph:

@@ -3,12 +3,16 @@
 A plan copies the lengths of its batch to the wrapper's workspace, which kernels read in addition to the batch's
 tensors. In a graph all of these are buffers at fixed addresses: a replay reads their current contents, so a plan that
 was not made for the batch is detected. Scalars are those of the last plan; in a graph, those of its capture.
+
+An engine derives classes of its own where it plans with metadata on the device, which wrappers do not copy
+(`copies_metadata`).
 """
 
 import ctypes
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
+from packaging.version import Version
 
 from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.native.ops import trtllm_batch_context_with_kv_cache
@@ -17,9 +21,23 @@ from attnfuzz.kernels.releases.stand_ins import FAST_PLAN, current
 
 _HOPPER: Final = (9, 0)
 
+_BYTE: Final = 8
+
+_TOKENS: Final = 3
+"""Axes of a pool of tokens [token, head, dim]; a paged pool has one more."""
+
+_COUNTS_ROWS: Final = Version("0.6.7.post2")
+"""The first FlashInfer whose wrappers compare the rows of queries with those of the plan."""
+
+_DIVIDES_ROWS: Final = Version("0.7.0.post1")
+"""The first FlashInfer whose decode wrapper compares their quotient with the rows of a request (decode.py:2853)."""
+
 
 def _lengths(indptr: torch.Tensor, last_page_len: torch.Tensor, page_size: int) -> torch.Tensor:
-    """Return the lengths of requests from their numbers of pages (flashinfer/page.py, get_seq_lens)."""
+    """Return the lengths of requests from their numbers of pages, as a plan does (flashinfer/page.py, get_seq_lens).
+
+    A request without pages has the length of its last page; in a kernel it is 0 (include/flashinfer/page.cuh).
+    """
     return (indptr.diff() - 1).clamp(min=0) * page_size + last_page_len
 
 
@@ -27,6 +45,24 @@ def _page_ids(indices: torch.Tensor, begin: int, count: int) -> torch.Tensor:
     """Return `count` page ids from index `begin` on, read by address as a kernel does, even past the end."""
     ids = (ctypes.c_int32 * count).from_address(indices.data_ptr() + begin * indices.itemsize)
     return torch.tensor(ids[:], dtype=torch.int32)
+
+
+def pack(mask: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pack a mask, with the rows and keys of each request in order, into bits as FlashInfer's segment_packbits does.
+
+    Each of the `counts` of requests begins with a byte. Returns uint8 bits, and int32 starts in bytes [batch + 1]. The
+    mask is read by address, even past its end.
+    """
+    total = int(counts.sum())
+    flags = torch.tensor((ctypes.c_uint8 * total).from_address(mask.contiguous().data_ptr())[:], dtype=torch.uint8) != 0
+    parts = [_bits(part) for part in flags.split(counts.tolist())]
+    starts = torch.tensor([0, *(len(part) for part in parts)], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    return torch.cat(parts), starts
+
+
+def _bits(flags: torch.Tensor) -> torch.Tensor:
+    padded = torch.nn.functional.pad(flags, (0, -len(flags) % _BYTE)).view(-1, _BYTE)
+    return (padded << torch.arange(_BYTE)).sum(dim=1).to(torch.uint8)
 
 
 def attend(
@@ -42,6 +78,8 @@ def attend(
     planned_lengths: torch.Tensor,
     page_size: int,
     by_plan: bool,
+    masks: torch.Tensor | None = None,
+    mask_indptr: torch.Tensor | None = None,
     **layer: Any,
 ) -> None:
     """Attend to a paged cache as FlashInfer's kernels of a planned batch do; all metadata is int32 on the device.
@@ -49,13 +87,14 @@ def attend(
     Request b has the rows of `query` from qo_indptr[b] on, and the pages of `indices` from indptr[b] on; its last page
     has last_page_len[b] keys. FA3 takes lengths and pages from its plan alone (`by_plan`). FA2 takes them from the
     batch, but sees no page beyond the planned ones, which make up its chunks of keys (FlashInfer 0.7.2:
-    include/flashinfer/attention/scheduler.cuh and prefill.cuh). `layer` are arguments of the native kernel.
+    include/flashinfer/attention/scheduler.cuh and prefill.cuh). `masks` is uint8 with a bit for each row and key; the
+    bits of request b begin with byte mask_indptr[b]. `layer` are arguments of the native kernel.
     """
     if by_plan:
         indptr, lengths = planned_indptr, planned_lengths
     else:
         planned = (planned_lengths + page_size - 1) // page_size * page_size
-        lengths = torch.minimum(_lengths(indptr, last_page_len, page_size), planned)
+        lengths = torch.minimum(_lengths(indptr, last_page_len, page_size), planned) * (indptr.diff() > 0)
     counts = ((lengths + page_size - 1) // page_size).tolist()
     table = torch.zeros(len(counts), max(counts, default=0), dtype=torch.int32)
     for row, (begin, count) in enumerate(zip(indptr.tolist()[:-1], counts, strict=True)):
@@ -73,14 +112,27 @@ def attend(
         cum_seq_lens_q=qo_indptr,
         cum_seq_lens_kv=indptr,
         out=out,
+        packed_custom_mask=masks,
+        mask_indptr=mask_indptr,
         **layer,
     )
 
 
-class _Wrapper:
-    """Base class of the wrappers. `owner` is the class of FlashInfer that has the methods."""
+class PlannedWrapper:
+    """Base class of the wrappers.
+
+    `owner` is the class of FlashInfer that has the methods, and `made_as` that which is made, if it is another.
+    With `copies_metadata`, plans get metadata on the host, and copy it to the device; otherwise it is on the device,
+    and plans keep references.
+    """
 
     owner: str
+    made_as: str = ""
+    copies_metadata: ClassVar[bool] = True
+    _custom_mask_buf: torch.Tensor | None = None
+    _mask_indptr_buf: torch.Tensor | None = None
+    _planned_window: int
+    _qo_indptr_last: int
     _use_cuda_graph: bool
     _kv_layout: str
     _backend: str
@@ -104,16 +156,52 @@ class _Wrapper:
 
     def _keep(self, given: dict[str, Any], lengths: torch.Tensor, indptr: torch.Tensor) -> None:
         """Store a plan's lengths [batch] and indptr [batch + 1], both on the host, and its scalars."""
+        self.keep_lengths(lengths, indptr)
+        self._window_left, self._sm_scale = given["window_left"], given["sm_scale"]
+        self._planned_window = given["window_left"]
+        self._logits_soft_cap = given["logits_soft_cap"] or 0.0
+        self._page_size = given["page_size"]
+        self._dtypes = (given["q_data_type"], given["kv_data_type"] or given["q_data_type"])
+
+    def keep_lengths(self, lengths: torch.Tensor, indptr: torch.Tensor) -> None:
+        """Store a plan's lengths [batch] and indptr [batch + 1], both on the host."""
         for name, value in (("_planned_lengths", lengths), ("_planned_indptr", indptr)):
             kept = getattr(self, name, None)
             if self._use_cuda_graph and kept is not None:
                 kept.copy_(value)
             else:
                 setattr(self, name, value.to(torch.int32).clone())
+
+    @property
+    def is_cuda_graph_enabled(self) -> bool:
+        """Whether the wrapper is for a graph."""
+        return bool(self._use_cuda_graph)
+
+    def _on_device(self, metadata: torch.Tensor) -> torch.Tensor:
+        return metadata.clone() if self.copies_metadata else metadata
+
+    def _as_set(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Set the scalars of a call of `forward` or `forward_return_lse`, which replace those of the plan."""
+        given = self._given(method, args, kwargs)
+        self._causal = given.get("causal", getattr(self, "_causal", True))
         self._window_left, self._sm_scale = given["window_left"], given["sm_scale"]
         self._logits_soft_cap = given["logits_soft_cap"] or 0.0
-        self._page_size = given["page_size"]
-        self._dtypes = (given["q_data_type"], given["kv_data_type"] or given["q_data_type"])
+        return given
+
+    def _since(self, first: Version) -> bool:
+        """Return whether the release's FlashInfer is this version or a later one."""
+        version = current(self.owner).flashinfer
+        return version is None or version >= first
+
+    def _check_rows(self, rows: int) -> None:
+        """Raise ValueError for other rows of queries than planned, as FlashInfer does."""
+        if self._since(_COUNTS_ROWS) and rows != self._qo_indptr_last:
+            raise ValueError(f"q.shape[0] ({rows}) does not match qo_indptr[-1] ({self._qo_indptr_last})")
+
+    @property
+    def _window(self) -> int:
+        """The window of a run. Kernels are compiled with windows, or without, for a plan (attention/variants.cuh)."""
+        return self._window_left if self._planned_window >= 0 else -1
 
     @property
     def _by_plan(self) -> bool:
@@ -123,8 +211,15 @@ class _Wrapper:
 
     def _launch(self, given: dict[str, Any], out_dtype: torch.dtype, scale: float, **more: Any) -> Any:
         query, cache, out, lse = given["q"], given["paged_kv_cache"], given["out"], given["lse"]
+        if self._logits_soft_cap:
+            raise NotImplementedError("no stand-in of FlashInfer's wrappers has soft caps")
+        if not isinstance(cache, torch.Tensor):
+            # A pool of tokens is one of pages of one token (flashinfer/utils.py, _expand_4d).
+            cache = tuple(
+                part.unsqueeze(1 if self._kv_layout == "NHD" else 2) if part.ndim == _TOKENS else part for part in cache
+            )
+        out = torch.empty(query.shape, dtype=out_dtype) if out is None else out
         if given["return_lse"]:
-            out = torch.empty(query.shape, dtype=out_dtype) if out is None else out
             lse = more["lse"] = torch.empty(query.shape[:2], dtype=torch.float32) if lse is None else lse
         pool = cache if isinstance(cache, torch.Tensor) else cache[0]
         for name, found, due in zip(("q", "kv", "out"), (query, pool, out), (*self._dtypes, out_dtype), strict=True):
@@ -149,7 +244,8 @@ class _Wrapper:
                 "by_plan": self._by_plan,
                 "bmm1_scale": scale,
                 "bmm2_scale": given["v_scale"] or 1.0,
-                "window_left": self._window_left,
+                "window_left": self._window,
+                **({} if self._custom_mask_buf is None else self._masks()),
                 "kv_layout": self._kv_layout,
                 "causal": self._causal,
                 **more,
@@ -158,45 +254,112 @@ class _Wrapper:
         assert isinstance(out, torch.Tensor)
         return (out, lse) if given["return_lse"] else out
 
+    def _in_pages(self, cache: Any) -> Any:
+        """Return a pool of tokens as one of pages of one token (flashinfer/utils.py, _expand_4d)."""
+        if isinstance(cache, torch.Tensor) or cache[0].ndim != _TOKENS:
+            return cache
+        return tuple(part.unsqueeze(1 if self._kv_layout == "NHD" else 2) for part in cache)
+
+    def _masks(self) -> dict[str, Any]:
+        return {"masks": self._custom_mask_buf, "mask_indptr": self._mask_indptr_buf}
+
     def _scale(self, given: dict[str, Any]) -> float:
         """Return the factor of logits, with the scales of queries and keys of any dtype (0.7.2: decode.py:2907)."""
         factor = self._sm_scale if self._sm_scale is not None else given["q"].shape[-1] ** -0.5
         for name in ("q_scale", "k_scale"):
-            factor *= 1.0 if given[name] is None else given[name]
+            factor *= 1.0 if given.get(name) is None else given[name]
         return factor
 
 
-class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
-    """Stand-in for FlashInfer's prefill wrapper, which no server has in a graph."""
+class BatchPrefillWithPagedKVCacheWrapper(PlannedWrapper):
+    """Stand-in for FlashInfer's prefill wrapper, which may be in a graph."""
 
     owner = "BatchPrefillWithPagedKVCacheWrapper"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        given = self._given("__init__", args, kwargs, type(self).__name__)
-        self._kv_layout, self._backend, self._use_cuda_graph = given["kv_layout"], given["backend"], False
-        if given["use_cuda_graph"]:
-            raise NotImplementedError("a prefill wrapper in a graph has no stand-in")
+        given = self._given("__init__", args, kwargs, self.made_as)
+        self._kv_layout, self._backend = given["kv_layout"], given["backend"]
+        self._use_cuda_graph = given["use_cuda_graph"]
+        if self._use_cuda_graph:
+            self._qo_indptr_buf, self._paged_kv_indptr_buf = given["qo_indptr_buf"], given["paged_kv_indptr_buf"]
+            self._paged_kv_indices_buf = given["paged_kv_indices_buf"]
+            self._paged_kv_last_page_len_buf = given["paged_kv_last_page_len_buf"]
+            self._custom_mask_buf, self._mask_indptr_buf = given["custom_mask_buf"], given["mask_indptr_buf"]
 
     def plan(self, *args: Any, **kwargs: Any) -> None:
-        """Plan a batch. Tensors of the host are copied to the device; those of the device stay where they are."""
+        """Plan a batch; in a graph, copy its metadata to the buffers."""
         given = self._given("plan", args, kwargs)
-        indptr, last = given["paged_kv_indptr"], given["paged_kv_last_page_len"]
+        starts, indptr, last = given["qo_indptr"], given["paged_kv_indptr"], given["paged_kv_last_page_len"]
+        indices = given["paged_kv_indices"]
         with outside():
+            if self._use_cuda_graph:
+                self._check_buffers(starts, indices)
             lengths = _lengths(indptr, last, given["page_size"]) if given["seq_lens"] is None else given["seq_lens"]
             self._keep(given, lengths, indptr)
-            self._qo_indptr_buf = given["qo_indptr"].clone()
-            self._paged_kv_indptr_buf, self._paged_kv_last_page_len_buf = indptr.clone(), last.clone()
-        self._paged_kv_indices_buf = given["paged_kv_indices"]
+            self._qo_indptr_last = int(starts[-1])
+            mask = given["custom_mask"]
+            packed = None if mask is None else pack(mask, starts.diff() * lengths)
+            if self._use_cuda_graph:
+                self._fill(starts, indptr, indices, last, packed)
+            else:
+                self._qo_indptr_buf, self._paged_kv_indptr_buf = self._on_device(starts), self._on_device(indptr)
+                self._paged_kv_last_page_len_buf, self._paged_kv_indices_buf = self._on_device(last), indices
+                self._custom_mask_buf, self._mask_indptr_buf = packed or (None, None)
         self._causal, self._out_dtype = given["causal"], given["o_data_type"] or given["q_data_type"]
+
+    begin_forward = plan
+
+    def _check_buffers(self, starts: torch.Tensor, indices: torch.Tensor) -> None:
+        """Raise ValueError for a batch that a graph can't hold."""
+        if len(starts) != len(self._qo_indptr_buf):
+            raise ValueError(f"a batch of {len(starts) - 1} in a graph of {len(self._qo_indptr_buf) - 1}")
+        if len(indices) > len(self._paged_kv_indices_buf):
+            raise ValueError(f"{len(indices)} pages for a buffer of {len(self._paged_kv_indices_buf)}")
+        self._max_total_num_rows = getattr(self, "_max_total_num_rows", None) or int(starts[-1])
+        if int(starts[-1]) > self._max_total_num_rows:
+            raise ValueError(f"{int(starts[-1])} rows in a graph of {self._max_total_num_rows}")
+
+    def _fill(
+        self,
+        starts: torch.Tensor,
+        indptr: torch.Tensor,
+        indices: torch.Tensor,
+        last: torch.Tensor,
+        packed: tuple[torch.Tensor, torch.Tensor] | None,
+    ) -> None:
+        """Copy a batch to the buffers of a graph. Without a mask, those of an earlier one stay."""
+        self._qo_indptr_buf.copy_(starts)
+        self._paged_kv_indptr_buf.copy_(indptr)
+        self._paged_kv_last_page_len_buf.copy_(last)
+        self._paged_kv_indices_buf[: len(indices)].copy_(indices)
+        if packed is not None:
+            if self._custom_mask_buf is None or self._mask_indptr_buf is None:
+                raise ValueError("custom_mask_buf must be initialized in cuda graph mode")
+            self._custom_mask_buf[: len(packed[0])].copy_(packed[0])
+            self._mask_indptr_buf.copy_(packed[1])
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the plan on queries [tokens, heads, dim]."""
         given = self._given("run", args, kwargs)
+        self._check_rows(given["q"].shape[0])
         return self._launch(given, self._out_dtype, self._scale(given))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the plan with other scalars."""
+        given = self._as_set("forward", args, kwargs)
+        return self.run(given["q"], given["paged_kv_cache"], k_scale=given["k_scale"], v_scale=given["v_scale"])
+
+    def forward_return_lse(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the plan with other scalars. Returns out and LSE [tokens, heads] in base 2."""
+        given = self._as_set("forward_return_lse", args, kwargs)
+        scales = {"k_scale": given["k_scale"], "v_scale": given["v_scale"]}
+        return self.run(given["q"], given["paged_kv_cache"], **scales, return_lse=True)
 
 
 class BatchAttentionWithAttentionSinkWrapper(BatchPrefillWithPagedKVCacheWrapper):
     """Stand-in for FlashInfer's prefill wrapper with sinks, which `run` takes with the factor of logits."""
+
+    made_as = "BatchAttentionWithAttentionSinkWrapper"
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the plan on queries [tokens, heads, dim] with sinks [heads]."""
@@ -205,7 +368,7 @@ class BatchAttentionWithAttentionSinkWrapper(BatchPrefillWithPagedKVCacheWrapper
         return self._launch(given, self._out_dtype, scale, sinks=sinks)
 
 
-class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
+class BatchDecodeWithPagedKVCacheWrapper(PlannedWrapper):
     """Stand-in for FlashInfer's decode wrapper, which may be in a graph."""
 
     owner = "BatchDecodeWithPagedKVCacheWrapper"
@@ -218,11 +381,6 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
             self._paged_kv_indptr_buf = given["paged_kv_indptr_buffer"]
             self._paged_kv_indices_buf = given["paged_kv_indices_buffer"]
             self._paged_kv_last_page_len_buf = given["paged_kv_last_page_len_buffer"]
-
-    @property
-    def is_cuda_graph_enabled(self) -> bool:
-        """Whether the wrapper is for a graph."""
-        return bool(self._use_cuda_graph)
 
     def plan(self, *args: Any, **kwargs: Any) -> None:
         """Plan a batch; in a graph, copy its metadata to the buffers."""
@@ -239,9 +397,20 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
                 self._paged_kv_last_page_len_buf.copy_(last)
                 self._paged_kv_indices_buf[: len(indices)].copy_(indices)
             else:
-                self._paged_kv_indptr_buf, self._paged_kv_last_page_len_buf = indptr.clone(), last.clone()
+                self._paged_kv_indptr_buf, self._paged_kv_last_page_len_buf = (
+                    self._on_device(indptr),
+                    self._on_device(last),
+                )
                 self._paged_kv_indices_buf = indices
         self._out_dtype = given["o_data_type"] or given["q_data_type"]
+
+    begin_forward = plan
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the plan with other scalars."""
+        given = self._as_set("forward", args, kwargs)
+        scales = {name: given[name] for name in ("q_scale", "k_scale", "v_scale")}
+        return self.run(given["q"], given["paged_kv_cache"], **scales)
 
     def fast_plan(self, given: dict[str, Any]) -> None:
         """Plan a batch whose metadata is already in the buffers (flashinfer/decode.py, fast_decode_plan)."""
@@ -254,8 +423,13 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the plan on queries [batch * q_len_per_req, heads, dim]. Sinks are ignored, as by FA2 and FA3."""
         given = self._given("run", args, kwargs)
-        if given["q"].shape[0] != self._q_len * len(self._planned_lengths):
-            raise ValueError(f"q has {given['q'].shape[0]} rows, but {self._q_len} per request were planned")
+        rows, batch = given["q"].shape[0], len(self._planned_lengths)
+        if self._since(_DIVIDES_ROWS):
+            wrong = bool(batch) and rows // batch != self._q_len
+        else:
+            wrong = self._since(_COUNTS_ROWS) and rows != self._q_len * batch
+        if wrong:
+            raise ValueError(f"q has {rows} rows, but {self._q_len} per request were planned, for {batch}")
         return self._launch(given, self._out_dtype, self._scale(given))
 
     def _begin(self, given: dict[str, Any], lengths: torch.Tensor | None) -> torch.Tensor:
@@ -267,9 +441,11 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
         if self._use_cuda_graph and len(indices) > len(self._paged_kv_indices_buf):
             raise ValueError(f"{len(indices)} pages for a buffer of {len(self._paged_kv_indices_buf)}")
         with outside():
+            host = given.get("global_override_indptr_cpu")
+            host = indptr if host is None else host
             if lengths is None:
-                lengths = _lengths(indptr, last, given["page_size"])
-            self._keep(given, lengths, indptr)
+                lengths = _lengths(host, last, given["page_size"])
+            self._keep(given, lengths, host)
             self._qo_indptr_buf = torch.arange(batch + 1, dtype=torch.int32) * stride
         self._q_len, self._causal = stride, True
         return lengths
