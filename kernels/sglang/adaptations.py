@@ -7,12 +7,15 @@ earlier one.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from packaging.version import Version
 
 from attnfuzz.kernels.interface.backend import Unsupported
+from attnfuzz.kernels.releases.packed_wrapper import PackedWrapper, merge_state
 from attnfuzz.kernels.releases.versions import Stubbed, VersionRange, span
+from attnfuzz.kernels.sglang.wrappers import DecodeWrapper, PrefillWrapper, fast_decode_plan
 
 _ALL = span("0.5.9")
 
@@ -106,6 +109,13 @@ class _WithTriton:
         return False
 
 
+class AttentionArch(StrEnum):
+    """The kinds of attention of a model (0.5.9: configs/model_config.py:41)."""
+
+    MLA = "MLA"
+    MHA = "MHA"
+
+
 _FLASHINFER = "layers.attention.flashinfer_backend"
 _FLASHINFER_MLA = "layers.attention.flashinfer_mla_backend"
 _UNUSED = "its parent's, for the kernels that it was made for: the TRT-LLM backends override all code that runs them"
@@ -128,6 +138,15 @@ CHANGES = (
         span("0.5.23"),
         "arg_groups/fields/model.py:44",
         "it is about experts, and there are none",
+    ),
+    ChangedName(
+        "layers.attention.flashattention_backend",
+        "AttentionArch",
+        AttentionArch,
+        _ALL,
+        "layers/attention/flashattention_backend.py:330",
+        "a stub has no members that are equal to those of a model",
+        kinds=("fa3", "fa3_mla"),
     ),
     ChangedName(
         "layers.attention.trtllm_mla_backend",
@@ -167,6 +186,25 @@ CHANGES = (
             (_FLASHINFER_MLA, "BatchMLAPagedAttentionWrapper", "flashinfer_mla_backend.py:256"),
             (_FLASHINFER_MLA, "FlashInferMLAIndicesUpdaterPrefill", "flashinfer_mla_backend.py:273"),
             (_FLASHINFER_MLA, "FlashInferMLAIndicesUpdaterDecode", "flashinfer_mla_backend.py:279"),
+        )
+    ),
+    *(
+        ChangedName(
+            _FLASHINFER,
+            name,
+            value,
+            _ALL,
+            f"layers/attention/{source}",
+            "the library's own needs a GPU",
+            kinds=("flashinfer",),
+            on_gpus=True,
+        )
+        for name, value, source in (
+            ("BatchPrefillWithRaggedKVCacheWrapper", PackedWrapper, "flashinfer_backend.py:254"),
+            ("BatchPrefillWithPagedKVCacheWrapper", PrefillWrapper, "flashinfer_backend.py:266"),
+            ("BatchDecodeWithPagedKVCacheWrapper", DecodeWrapper, "flashinfer_backend.py:280"),
+            ("fast_decode_plan", fast_decode_plan, "flashinfer_backend.py:641"),
+            ("merge_state", merge_state, "flashinfer_backend.py:771"),
         )
     ),
     # Accessed through runtime_context.py (0.5.23: line 1831), which looks it up by this name each time.

@@ -141,23 +141,34 @@ def spec_info(loaded: Any, case: Case, step: Step, device: torch.device) -> Any 
     eagle = loaded.module("sglang.srt.speculative.eagle_info")
     match step.mode:
         case Mode.TARGET_VERIFY:
-            return _verify(eagle, step)
+            return _verify(eagle, step, device)
         case Mode.DRAFT_EXTEND | Mode.DRAFT_EXTEND_V2:
             return _draft_extend(eagle, case, step, device)
         case _:
             return None
 
 
-def _verify(eagle: Any, step: Step) -> Any:
+def _verify(eagle: Any, step: Step, device: torch.device) -> Any:
     """Return the input of the target model (speculative/eagle_worker.py:694)."""
     stride = step.tokens_per_request
     return _made(
         eagle.EagleVerifyInput,
+        custom_mask=chain_mask([first_new(request) for request in step.requests], stride).to(device),
         draft_token_num=stride,
         spec_steps=stride - 1,
         topk=1,
         num_tokens_per_req=stride,
     )
+
+
+def chain_mask(prefixes: Sequence[int], drafts: int) -> torch.Tensor:
+    """Return the mask of requests that verify a chain of drafts, bool: for each request [drafts, prefix + drafts].
+
+    A server builds it on the device for trees and chains (speculative/eagle_utils.py:76, TreeMaskMode.FULL_MASK).
+    """
+    chain = torch.ones(drafts, drafts, dtype=torch.bool).tril()
+    rows = [torch.nn.functional.pad(chain, (prefix, 0), value=True).flatten() for prefix in prefixes]
+    return torch.cat(rows) if rows else torch.ones(0, dtype=torch.bool)
 
 
 def _draft_extend(eagle: Any, case: Case, step: Step, device: torch.device) -> Any:

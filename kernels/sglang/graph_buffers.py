@@ -3,6 +3,8 @@
 A file is that of SGLang 0.5.9 unless another version is named.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +69,17 @@ class GraphBuffers:
             accepted_drafts=zeros("accepted_drafts", batch, torch.int32).fill_(stride),
             extend_seq_lens=zeros("extend_seq_lens", batch, torch.int32).fill_(stride),
         )
+
+    @contextmanager
+    def as_before_replays(self) -> Iterator[None]:
+        """Give all requests the length of padded ones: a server captures its graphs before it replays any."""
+        lengths = (self.seq_lens, self.seq_lens_cpu)
+        kept = [each.clone() for each in lengths]
+        for each in lengths:
+            each.fill_(self.fill)
+        yield
+        for each, before in zip(lengths, kept, strict=True):
+            each.copy_(before)
 
     def describe(self, batch: Any, size: int) -> None:
         """Point a ForwardBatch of `size` requests at these buffers (cuda_graph_runner.py:561)."""

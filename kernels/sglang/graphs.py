@@ -152,12 +152,13 @@ class ServedGraphs:
         rows = step.padded_tokens
         query = torch.zeros((rows, geometry.q_heads, geometry.head_dim_qk), dtype=geometry.dtype.torch_dtype)
         inputs = Inputs.place(self._case, self._bench, query, new_keys(self._server, step, rows))
-        self._planner.capture(backend, batch)
-        metadata = getattr(backend, "forward_decode_metadata", None)
-        q_len = planned_q_len(metadata)
-        with record(self._bench, host=(buffers.seq_lens_cpu,)) as graph:
-            self._planner.within(backend, batch)
-            out = attend(backend, batch, inputs)
+        with buffers.as_before_replays():
+            self._planner.capture(backend, batch)
+            metadata = getattr(backend, "forward_decode_metadata", None)
+            q_len = planned_q_len(metadata)
+            with record(self._bench, host=(buffers.seq_lens_cpu,)) as graph:
+                self._planner.within(backend, batch)
+                out = attend(backend, batch, inputs)
         self._captured[step.mode, rows] = _Captured(graph, inputs, out, metadata, q_len)
 
     def replay(self, backend: Any, batch: Any, step: Step, inputs: Inputs) -> tuple[Inputs, torch.Tensor]:

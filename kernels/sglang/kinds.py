@@ -10,6 +10,7 @@ from packaging.version import Version
 from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.libraries.torch_sdpa import SDPA
 from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.sglang.flash_attention import LIBRARY as FLASH_ATTENTION
 from attnfuzz.kernels.sglang.orders import orders_of
 from attnfuzz.kernels.sglang.torch_functions import attend
 from attnfuzz.reference.calibration import shipped_noise
@@ -31,13 +32,15 @@ class SglangKind:
     A file and line is that of SGLang 0.5.9 below sglang/srt/ unless another version is named.
 
     Attributes:
-        name: The value of --attention-backend.
+        name: Its name.
         module: Its module in `sglang.srt.layers.attention`.
         backend: Its class.
         drafts: The class that plans the decodes of a draft model; "" if a server can't draft with it.
         capability: The cases that it supports, in a version that has an order of events for each mode.
         ops: The kernels of this project below it, by the names of library functions. Triton's are the release's own.
         stand_ins: Replacements for library functions, by their names in the modules of the release.
+        libraries: Modules of compiled libraries that it imports, with the replacements of their functions.
+        option: The value of --attention-backend; by default the name.
         calibrated: Our own backend on the same kernels, whose noise model applies.
         theory: The noise of its kernels for a dtype, unless they are calibrated.
         check: Raises Unsupported for a case that takes its kernels too long here.
@@ -45,6 +48,7 @@ class SglangKind:
             (speculative/eagle_worker_v2.py:278).
         since: Fields of the capability that differ from some version on.
         draft_windows: Whether a draft model may have a window.
+        merged: The modes whose outputs are merged from those for the prefix and for new keys, each rounded.
 
     """
 
@@ -55,12 +59,20 @@ class SglangKind:
     capability: Capability
     ops: Callable[[], tuple[Op, ...]] = NATIVE.ops
     stand_ins: Mapping[str, Any] = field(default_factory=dict)
+    libraries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    option: str = ""
     calibrated: str = ""
     theory: Callable[[DType], NoiseModel] = lambda _: NoiseModel.fp32_arithmetic()
     check: Callable[[Case], None] = lambda _: None
     captured_v2: Version = _ALWAYS
     since: Mapping[Version, Mapping[str, Any]] = field(default_factory=dict)
     draft_windows: bool = True
+    merged: frozenset[Mode] = frozenset()
+
+    @property
+    def server_name(self) -> str:
+        """The value of --attention-backend."""
+        return self.option or self.name
 
     @property
     def path(self) -> str:
@@ -146,6 +158,37 @@ _KINDS: Final = (
         calibrated="torch_sdpa",
         theory=lambda dtype: NoiseModel.torch_sdpa_cpu(dtype.torch_dtype),
         since={Version("0.5.13"): {"windows": True}},
+    ),
+    SglangKind(
+        "fa3",
+        "flashattention_backend",
+        "FlashAttentionBackend",
+        "FlashAttentionMultiStepBackend",
+        structs.replace(_COMMON, page_sizes=(1, 16, 32, 64, 128), windows=True, sinks=True),
+        libraries=FLASH_ATTENTION,
+        calibrated="trtllm_mha",
+    ),
+    SglangKind(
+        "fa3_mla",
+        "flashattention_backend",
+        "FlashAttentionBackend",
+        "FlashAttentionMultiStepBackend",
+        structs.replace(_COMMON, latent=True, max_head_dim=576, page_sizes=(1, 16, 32, 64)),
+        libraries=FLASH_ATTENTION,
+        option="fa3",
+        calibrated="trtllm_mla",
+    ),
+    SglangKind(
+        "flashinfer",
+        "flashinfer_backend",
+        "FlashInferAttnBackend",
+        "FlashInferMultiStepDraftBackend",
+        # FlashInfer compiles FA2 for these head dims.
+        structs.replace(_COMMON, page_sizes=_ANY_PAGES, head_dims=(64, 128, 256), windows=True),
+        calibrated="trtllm_mha",
+        # It asserts that there is one wrapper (flashinfer_backend.py:241).
+        draft_windows=False,
+        merged=frozenset({Mode.EXTEND, Mode.CHUNKED_PREFILL, Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2}),
     ),
 )
 

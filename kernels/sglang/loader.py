@@ -5,10 +5,12 @@ so a nursery may do it before it forks.
 """
 
 import logging
+import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any, Final
 from unittest import mock
 
@@ -24,6 +26,7 @@ from attnfuzz.kernels.releases.imports import (
     not_known,
 )
 from attnfuzz.kernels.releases.release import Release
+from attnfuzz.kernels.releases.stubs import Stubs
 from attnfuzz.kernels.releases.versions import stubbed_in
 from attnfuzz.kernels.sglang.adaptations import STUBBED, ChangedName, changes_in
 from attnfuzz.kernels.sglang.kinds import KINDS, SglangKind
@@ -42,6 +45,12 @@ _AHEAD = (
     "sglang.srt.speculative.spec_info",
 )
 """Optional modules that sessions use: imported before workers are forked, if a release has them."""
+
+_ON_FLASHINFER: Final = (
+    "sglang.srt.layers.attention.flashinfer_backend",
+    "sglang.srt.layers.attention.flashinfer_mla_backend",
+)
+"""Modules with backends on FlashInfer's wrappers, which others derive from."""
 
 _HOPPER: Final[dict[str, Any]] = {
     "current_device": lambda: 0,
@@ -101,8 +110,12 @@ def load(release: Release, *, hopper: bool = False) -> Loaded:
         for name in _AHEAD:
             if _is_there(release, name):
                 imported(release, name)
+        with suppress(ReleaseError), _flashinfer(imported(release, "sglang.srt.utils")):
+            for name in _ON_FLASHINFER:
+                imported(release, name)
         for kind in KINDS.values():
             # A server has one backend, and imports no other.
+            _provide(kind.libraries)
             with suppress(ReleaseError):
                 imported(release, kind.path)
         check_classes(release, _CLASSES)
@@ -170,6 +183,33 @@ class _NoDriver:
 
     def __getattr__(self, name: str) -> object:
         raise RuntimeError("0 active drivers")
+
+
+@contextmanager
+def _flashinfer(utilities: Any) -> Iterator[None]:
+    """Make FlashInfer look installed, as on a GPU, to modules that are imported inside: its names are stubs.
+
+    `utilities` are those of the release. Names that a backend uses are replaced (`adaptations.CHANGES`).
+    """
+    library = Stubs(("flashinfer",))
+    there = {name: module for name, module in sys.modules.items() if library.serve(name)}
+    for name in there:
+        del sys.modules[name]
+    library.install()
+    try:
+        with mock.patch.object(utilities, "is_flashinfer_available", return_value=True):
+            yield
+    finally:
+        library.remove()
+        sys.modules.update(there)
+
+
+def _provide(libraries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Install modules that stand for compiled libraries, which are imported before or when a backend is made."""
+    for name, members in libraries.items():
+        module = ModuleType(name)
+        module.__dict__.update(members, __path__=[])
+        sys.modules[name] = module
 
 
 def _warn_as_with_transformers() -> None:

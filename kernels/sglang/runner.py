@@ -4,7 +4,7 @@ A file and line is that of SGLang 0.5.9 unless another version is named.
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Final
 
 import torch
 from packaging.version import Version
@@ -19,7 +19,7 @@ from attnfuzz.kernels.sglang.layer import attention_layer, prefill_layer
 from attnfuzz.kernels.sglang.padding import ranks_of
 from attnfuzz.kernels.sglang.pins import REMEDY, pinned
 from attnfuzz.kernels.sglang.pool import Halves, RequestRows, ServerPool, release_kv_pool
-from attnfuzz.reference.case import Case, Step
+from attnfuzz.reference.case import Case, Mode, Step
 
 _SINCE_HALVES = Version("0.5.23")
 """The first version that allocates a layer's keys and values as halves of one tensor."""
@@ -52,7 +52,8 @@ class Server:
         self.ranks = ranks_of(case)
         self.draft_tokens = max((step.drafts for step in case.steps), default=0)
         # A padded row of a verify has one key and its drafts, so the context length is at least that.
-        self.context_len = max(1 + self.draft_tokens, *case.slot_lengths().values()) + case.max_len_slack
+        longest = max(1 + self.draft_tokens, *case.slot_lengths().values(), *(_before_drafts(case)))
+        self.context_len = longest + case.max_len_slack
         config = self._model_config()
         workspace = native_workspace(case) if bench.device.type == "cpu" else ON_A_GPU
         self.args = process.begin(loaded, self.ranks, config, self._arguments(), workspace, bench.device)
@@ -89,7 +90,7 @@ class Server:
         """Return the server's start arguments, by the fields of ServerArgs."""
         drafts = self.draft_tokens
         arguments: dict[str, Any] = {
-            "attention_backend": self.loaded.kind.name,
+            "attention_backend": self.loaded.kind.server_name,
             "page_size": self.case.geometry.page_size,
         }
         if _has(self.loaded, "model_executor/cuda_graph_config.py"):
@@ -117,6 +118,13 @@ class Server:
             model_config=config,
             server_args=self.args,
             kv_cache_dtype=kv_dtype,
+            # --kv-cache-dtype by default.
+            kv_cache_dtype_str="auto",
+            attention_chunk_size=geometry.attention_chunk or None,
+            prefill_aware_swa=False,
+            # In later versions, a part of the runner has them (0.5.16: model_runner.py, ps).
+            **(parallel := {"attn_cp_size": 1, "tp_size": self.ranks.processes}),
+            ps=ServerMock("ps", **parallel),
             dtype=geometry.dtype.torch_dtype,
             page_size=geometry.page_size,
             device=str(self.bench.device),
@@ -127,8 +135,8 @@ class Server:
             token_to_kv_pool_allocator=allocator,
             kv_index_translator=self._translator(own_rows, own_pool, allocator),
             max_running_requests=own_rows.size,
-            prefill_attention_backend_str=self.loaded.kind.name,
-            decode_attention_backend_str=self.loaded.kind.name,
+            prefill_attention_backend_str=self.loaded.kind.server_name,
+            decode_attention_backend_str=self.loaded.kind.server_name,
             model=ServerMock("model", modules=lambda: [self.layer]),
             # No Mamba layers, and whole activations on each rank (0.5.23: model_runner.py).
             mambaish_config=None,
@@ -169,6 +177,9 @@ class Server:
             num_attention_heads=geometry.q_heads * group,
             get_max_num_attention_heads=lambda: geometry.q_heads * group,
             get_num_kv_heads=lambda *_, **__: geometry.kv_heads,
+            attention_arch="MLA" if geometry.latent else "MHA",
+            is_local_attention_model=bool(geometry.attention_chunk),
+            attention_chunk_size=geometry.attention_chunk or None,
             context_len=self.context_len,
             hidden_size=geometry.q_heads * group * geometry.head_dim_vo,
             scaling=softmax_scale(self.case),
@@ -180,6 +191,9 @@ class Server:
                 architectures=[architecture],
                 hybrid_override_pattern=None,
                 mtp_hybrid_override_pattern=None,
+            ),
+            hf_text_config=ServerMock(
+                "hf_text_config", num_attention_heads=geometry.q_heads * group, attn_logit_softcapping=None
             ),
             dtype=geometry.dtype.torch_dtype,
             **dims,
@@ -195,6 +209,17 @@ def _paged(case: Case, device: torch.device, version: Version) -> type[PagedKv]:
     if device.type == "cpu" or case.geometry.latent:
         return PagedKv
     return Halves if version >= _SINCE_HALVES else FiniteTails
+
+
+_ROOM: Final = 3
+"""Tokens of the context that remain when a draft model decodes: the last is not used, nor the one before, and one more
+ends the request (0.5.23: managers/tp_worker.py:421, managers/scheduler.py:2714)."""
+
+
+def _before_drafts(case: Case) -> list[int]:
+    """Return the shortest contexts in which a server runs the case's draft decodes."""
+    drafts = [step for step in case.steps if step.mode is Mode.DRAFT_DECODE]
+    return [request.kv_len - request.q_len + _ROOM for step in drafts for request in step.requests]
 
 
 def _has(loaded: Any, file: str) -> bool:

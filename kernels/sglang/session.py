@@ -79,7 +79,7 @@ class SglangSession(ABC):
             lse=None,
             attended=self._server.pool.tokens.attended(step, queries, packed_rows(step)),
             sinks=self._sinks,
-            roundings=self._kernels.roundings,
+            roundings=self._kernels.roundings + (step.mode in self._loaded.kind.merged),
             **cached_scales(self._case),
         )
 

@@ -101,6 +101,8 @@ def replace_calls() -> None:
             module["flashinfer"] = FlashInfer()
         if "load_jit" in module and torch.cuda.is_available():
             module["load_jit"] = launching(module["load_jit"])
+        if "_is_fa3_supported" in module:
+            module["_is_fa3_supported"] = lambda: True
         if "_jit_fixup_module" in module:
             module["_jit_fixup_module"] = _fixup(module["_jit_fixup_module"])
         module.update({given: each for given, each in STAND_INS.get(name, {}).items() if given in module})

@@ -83,3 +83,11 @@ def test_a_batch_that_is_captured_lies_in_the_buffers(bench: Bench) -> None:
     assert batch.seq_lens.tolist() == [77, 1]
     assert batch.input_ids.shape[0] == 2 * STRIDE
     assert batch.spec_info.accept_length.tolist() == [STRIDE, STRIDE]
+
+
+def test_a_capture_after_a_replay_has_the_lengths_of_one_before(bench: Bench) -> None:
+    buffers = buffers_of(bench, GraphPlanner.IN_AND_OUT, Mode.TARGET_VERIFY)
+    buffers.fill_from(batch_of([5, 6]), 4)
+    with buffers.as_before_replays():
+        assert buffers.seq_lens.tolist() == buffers.seq_lens_cpu.tolist() == [1, 1, 1, 1]
+    assert buffers.seq_lens.tolist() == buffers.seq_lens_cpu.tolist() == [15, 16, 1, 1]

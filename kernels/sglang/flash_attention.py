@@ -1,0 +1,179 @@
+"""FlashAttention 3 below SGLang: the functions of its library sgl_kernel, on native ops.
+
+Parameters are those of sglang-kernel 0.4.10 (python/sgl_kernel/flash_attn.py), in an order that earlier calls by
+position fit; checks are those of the compiled library (hopper/flash_api.cpp, mha_fwd).
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+
+from attnfuzz.kernels.interface.backend import Op
+from attnfuzz.kernels.releases.flash_attention import FORWARD, PACKED, attend, really_causal, schedule_of
+from attnfuzz.kernels.releases.stand_ins import current
+
+Results = torch.Tensor | tuple[torch.Tensor, torch.Tensor, None, None]
+
+
+def _parameters(text: str) -> inspect.Signature:
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature([inspect.Parameter(name, kind, default=None) for name in text.split()])
+
+
+_PAGED: Final = _parameters(
+    "q k_cache v_cache k v qv rotary_cos rotary_sin cache_seqlens cache_batch_idx cache_leftpad page_table cu_seqlens_q"
+    " cu_seqlens_k_new max_seqlen_q rotary_seqlens q_descale k_descale v_descale softmax_scale causal window_size"
+    " attention_chunk softcap rotary_interleaved scheduler_metadata num_splits pack_gqa sm_margin return_softmax_lse"
+    " sinks score_mod aux_tensors ver out only_qv"
+)
+
+_OF_PACKED: Final = _parameters(
+    "q k v cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k seqused_q seqused_k page_table softmax_scale causal qv"
+    " q_descale k_descale v_descale window_size attention_chunk softcap num_splits pack_gqa sm_margin"
+    " return_softmax_lse sinks score_mod aux_tensors ver out only_qv"
+)
+
+_TAKEN: Final = {
+    *("q", "k_cache", "v_cache", "qv", "cache_seqlens", "page_table", "cu_seqlens_q", "max_seqlen_q", "softmax_scale"),
+    *("causal", "window_size", "scheduler_metadata", "num_splits", "return_softmax_lse", "sinks", "out"),
+    # Without new keys, these have no effect.
+    *("cu_seqlens_k_new", "rotary_interleaved", "pack_gqa", "sm_margin", "ver"),
+}
+
+_TAKEN_PACKED: Final = _TAKEN | {"k", "v", "cu_seqlens_k", "max_seqlen_k"}
+
+
+def _attend_to_latents(*, q: torch.Tensor, qv: torch.Tensor, **others: Any) -> None:
+    """Attend to latents k [pages, slots, 1, rank + rope], which begin with values v: logits are qv * v + q * the rest.
+
+    q [rows, heads, rope], qv [rows, heads, rank].
+    """
+    attend(q=torch.cat((qv, q), dim=-1), **others)
+
+
+def _latents(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Return whole rows of a cache from their last part and their first one [pages, slots, 1, dim]."""
+    rank, rope = v.shape[-1], k.shape[-1]
+    if k.data_ptr() != v.data_ptr() + rank * v.itemsize or k.stride() != v.stride():
+        raise NotImplementedError("the stand-in of FlashAttention needs keys behind values")
+    return v.as_strided((*v.shape[:-1], rank + rope), v.stride())
+
+
+LATENT: Final = Op("flash_attn_with_kvcache", _attend_to_latents, frozenset({"out", "lse"}), own=True)
+
+
+def _bound(signature: inspect.Signature, taken: set[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return the arguments by name. Raises TypeError for one that the library lacks, NotImplementedError for ours."""
+    given = signature.bind(*args, **kwargs)
+    for name, value in given.arguments.items():
+        if name not in taken and value is not None and value:
+            raise NotImplementedError(f"no stand-in of FlashAttention takes {name}")
+    given.apply_defaults()
+    return given.arguments
+
+
+def _mask(given: Mapping[str, Any], *, paged: bool) -> dict[str, Any]:
+    """Return the mask of a call, as the ops take it."""
+    window = given["window_size"] or (-1, -1)
+    causal = really_causal(
+        causal=bool(given["causal"]),
+        max_seqlen_q=given["max_seqlen_q"],
+        window=window,
+        head_dim=given["q"].shape[-1],
+        paged=paged,
+    )
+    if window[0] >= 0 and not causal:
+        raise NotImplementedError("no stand-in of FlashAttention has windows with keys after a row's own")
+    return {"causal": causal, "window_left": window[0]}
+
+
+def _results(given: Mapping[str, Any], dim: int) -> dict[str, torch.Tensor]:
+    """Return the tensors that a call writes."""
+    query, out = given["q"], given["out"]
+    if out is None:
+        out = torch.empty(*query.shape[:-1], dim, dtype=query.dtype)
+    return {"out": out, "lse": torch.empty(query.shape[1], query.shape[0], dtype=torch.float32)}
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    """Raise RuntimeError as mha_fwd does: for other dtypes, and for metadata of different numbers of requests."""
+    batch = len(given["cu_seqlens_q"]) - 1
+    for name in ("cu_seqlens_q", "cache_seqlens", "page_table"):
+        if given[name].dtype != torch.int32:
+            raise RuntimeError(f"{name} must have dtype int32, not {given[name].dtype}")
+    if given["page_table"].shape[0] != batch:
+        raise RuntimeError(f"batch_size must be equal to batch_size_k: {batch} and {given['page_table'].shape[0]}")
+    if given["cache_seqlens"].shape != (batch,):
+        raise RuntimeError(f"seqused_k must have shape (batch_size): {tuple(given['cache_seqlens'].shape)}, {batch}")
+    if given["k_cache"].dtype != given["q"].dtype:
+        raise RuntimeError("query and key must have the same dtype")
+
+
+def flash_attn_with_kvcache(*args: Any, **kwargs: Any) -> Results:
+    """Stand in for attention to a paged cache in the queries' dtype, without new keys."""
+    given = _bound(_PAGED, _TAKEN, args, kwargs)
+    _check(given)
+    made = _results(given, given["v_cache"].shape[-1])
+    latent = given["qv"] is not None
+    op = LATENT if latent else FORWARD
+    arguments = {
+        **made,
+        "q": given["q"],
+        **({"qv": given["qv"]} if latent else {}),
+        "k": _latents(given["k_cache"], given["v_cache"]) if latent else given["k_cache"],
+        "v": given["v_cache"],
+        "cu_seqlens_q": given["cu_seqlens_q"],
+        "seqused_k": given["cache_seqlens"],
+        "page_table": given["page_table"],
+        "scheduler_metadata": given["scheduler_metadata"],
+        "num_splits": given["num_splits"] or 0,
+        "softmax_scale": given["softmax_scale"],
+        "s_aux": given["sinks"],
+        **_mask(given, paged=True),
+    }
+    current(op.name).launch(op, arguments)
+    return (made["out"], made["lse"], None, None) if given["return_softmax_lse"] else made["out"]
+
+
+def flash_attn_varlen_func(*args: Any, **kwargs: Any) -> Results:
+    """Stand in for attention to packed keys and values [tokens, heads, dim]."""
+    given = _bound(_OF_PACKED, _TAKEN_PACKED, args, kwargs)
+    if given["sinks"] is not None:
+        raise NotImplementedError("no stand-in of FlashAttention on packed keys has sinks")
+    made = _results(given, given["v"].shape[-1])
+    arguments = {
+        **made,
+        "query": given["q"],
+        "key": given["k"],
+        "value": given["v"],
+        "cum_seq_lens_q": given["cu_seqlens_q"],
+        "cum_seq_lens_kv": given["cu_seqlens_k"],
+        "max_q_len": given["max_seqlen_q"],
+        "max_kv_len": given["max_seqlen_k"],
+        "scale": given["softmax_scale"],
+        **_mask(given, paged=False),
+    }
+    current(PACKED.name).launch(PACKED, arguments)
+    return (made["out"], made["lse"], None, None) if given["return_softmax_lse"] else made["out"]
+
+
+def get_scheduler_metadata(
+    batch_size: int, *, cu_seqlens_q: torch.Tensor, num_splits: int, **_others: Any
+) -> torch.Tensor:
+    """Stand in for the function that schedules a batch for all layers."""
+    return schedule_of(cu_seqlens_q, batch_size, num_splits)
+
+
+def _no_merge(*_: object) -> None:
+    raise NotImplementedError("attention in two parts has no stand-in of merge_state_v2")
+
+
+LIBRARY: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = {
+    "sgl_kernel": {"merge_state_v2": _no_merge},
+    "sgl_kernel.flash_attn": {
+        each.__name__: each for each in (flash_attn_with_kvcache, flash_attn_varlen_func, get_scheduler_metadata)
+    },
+}
+"""The modules of the library that the backend imports, with their functions."""
