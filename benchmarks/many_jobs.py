@@ -28,7 +28,7 @@ from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.tally import SECONDS_PER_TALLY
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.reference.case_types import decode_any
-from attnfuzz.strategies.coverage import pair_bits, pairs_in
+from attnfuzz.strategies.coverage import ATTENTION_SPACE
 
 RECORDED = 4
 """Number of jobs whose messages are prepared. The others repeat them: the main process does the same work for each."""
@@ -52,7 +52,7 @@ class Sent:
 
 def recorded(backend: str, *, rate: float, seed: int) -> list[list[Sent]]:
     """Return the messages of a job's first slices and of a later one, at `rate` passing cases per second."""
-    novelty = Novelty(pair_bits, pairs_in)
+    novelty = Novelty(lambda _: ATTENTION_SPACE)
     verdict = Verdict(observations=(), margins=MARGINS, seconds=PHASES, rows=40)
     cases = iter(sample(backend, SLICES * EXAMPLES_PER_SLICE, seed))
     slices = []

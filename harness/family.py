@@ -6,13 +6,14 @@ the family of a case, of a backend's capability, or of a result.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attnfuzz.kernels.interface.guests import offered, shipped
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case_types import FAMILIES, tag_of
 from attnfuzz.reference.features.table import FeatureTable
+from attnfuzz.strategies.coverage.space import CaseSpace
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -41,8 +42,8 @@ Edit = Callable[[C], Iterable[C]]
 class Family(ABC, Generic[C]):
     """A family of ops. Abstract methods are for each family to define; the others have the defaults of simple ops.
 
-    `title` names the ops in tables, `case_type` is the type of its cases, and `table` has their features. If it
-    `has_axes` of coverage, reports show which pairs of features were reached. `backends` are its own backends. Users'
+    `title` names the ops in tables, `case_type` is the type of its cases, and `table` has their features: reports show
+    which pairs of them were reached. `backends` are its own ones. Users'
     backends have capabilities of exactly the `capability_type`, a struct or a dataclass; without one, the family's
     package has all backends. Results without noise models are compared as `comparison` says, in a clause.
     `harness.families.simple` has families of a few lines.
@@ -52,7 +53,6 @@ class Family(ABC, Generic[C]):
     case_type: type[C]
     capability_type: type[Any] | None = None
     comparison = "compared bit for bit"
-    has_axes = False
     table = FeatureTable()
     backends: tuple["Backend", ...] = ()
 
@@ -87,9 +87,19 @@ class Family(ABC, Generic[C]):
         """Return the words that set plain cases apart, one for each property."""
         return case.modes
 
+    @cached_property
+    def space(self) -> CaseSpace:
+        """The space of its cases: features, their pairs, and those that a backend can reach."""
+        return CaseSpace(self.table)
+
+    @property
+    def has_axes(self) -> bool:
+        """Whether its cases have features, whose coverage is measured."""
+        return bool(self.table.axes)
+
     def pair_bits(self, case: C) -> int:
         """Return the pairs of features that a case shows, as bits (`strategies.coverage`)."""
-        return 0
+        return self.space.pair_bits(case) if case.modes else 0
 
     def first_steps(self, case: C, count: int) -> C:
         """Return a case with its first steps alone, or with none: the part of it that ran."""
@@ -97,7 +107,7 @@ class Family(ABC, Generic[C]):
 
     def possible_pairs(self, capability: Any) -> "frozenset[Pair]":
         """Return the pairs of features that a backend can reach."""
-        return frozenset()
+        return self.space.possible_pairs(capability)
 
     # Running and judging, in a worker
 

@@ -5,11 +5,12 @@ cached.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import Generic, TypeVar
 
 from hypothesis import strategies as st
-from hypothesis.strategies import SearchStrategy
+from hypothesis.strategies import DrawFn, SearchStrategy
 
 from attnfuzz.strategies.lean import Lean
 
@@ -93,3 +94,48 @@ class WeightedFlag(Choice[bool]):
 def on(axis: str, value_of: Callable[[T], str] = str) -> Callable[[T], tuple[str]]:
     """Return a function from an option to its feature: its value on one axis, by `value_of`."""
     return lambda option: (f"{axis}={value_of(option)}",)
+
+
+@cache
+def _of_axis(axis: str, options: tuple[T, ...], value_of: Callable[[T], str]) -> Choice[T]:
+    return Choice(options, on(axis, value_of))
+
+
+def yes(drawn: object) -> str:
+    """Return the value of a drawn flag on its axis."""
+    return "yes" if drawn else "none"
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Draws of one case under a lean. Functions that name an option's value on an axis are those of a module."""
+
+    draw: DrawFn
+    lean: Lean
+
+    def of(self, axis: str, options: tuple[T, ...], value_of: Callable[[T], str] = str) -> T:
+        """Draw an option that shows its value on an axis. Repeated ones are more likely."""
+        drawn: T = self.draw(_of_axis(axis, options, value_of).under(self.lean))
+        return drawn
+
+    def flag(self, axis: str, no: int, yes_: int) -> bool:
+        """Draw True in `yes_` of `no + yes_` draws, which shows the value "yes" on an axis."""
+        return self.of(axis, (False,) * no + (True,) * yes_, yes)
+
+    def option(self, options: tuple[T, ...]) -> T:
+        """Draw an option that shows nothing."""
+        drawn: T = self.draw(_plain(options))
+        return drawn
+
+    def integer(self, low: int, high: int) -> int:
+        """Draw an integer in [low, high]."""
+        return self.draw(integer(low, high))
+
+    def odds(self, no: int, yes_: int) -> bool:
+        """Draw True in `yes_` of `no + yes_` draws."""
+        return self.draw(odds(no, yes_))
+
+
+@lru_cache(1024)
+def _plain(options: tuple[T, ...]) -> SearchStrategy[T]:
+    return choice(options)

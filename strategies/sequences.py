@@ -12,7 +12,7 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode, Request, Step
 from attnfuzz.strategies.batch import Lengths, Setting, draw_batch, q_options
 from attnfuzz.strategies.choices import Choice, choice, integer, odds
-from attnfuzz.strategies.coverage import all_features, pair, possible_pairs
+from attnfuzz.strategies.coverage import ATTENTION_SPACE
 from attnfuzz.strategies.scope import MOST_ROUNDS
 
 _MOST_STEPS = 5
@@ -142,13 +142,7 @@ def _one_of(modes: tuple[Mode, ...]) -> SearchStrategy[Mode]:
 @cache
 def _modes(can: Capability, modes: tuple[Mode, ...]) -> Choice[Mode]:
     """Return a choice of `modes`. Each shows itself and all features that are possible with it."""
-
-    def shows(mode: Mode) -> frozenset[str]:
-        itself = f"mode={mode}"
-        possible = possible_pairs(can)
-        return frozenset(feature for feature in all_features() if pair(feature, itself) in possible) | {itself}
-
-    return Choice(modes, shows)
+    return Choice(modes, lambda mode: ATTENTION_SPACE.beside(f"mode={mode}", can))
 
 
 @cache

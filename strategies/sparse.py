@@ -1,20 +1,16 @@
 """Cases of sparse attention: geometries and steps as in serving, sized so that a case takes milliseconds."""
 
 from functools import cache
-from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from msgspec.structs import replace
 
-from attnfuzz.reference.case import Guard, Outputs, ValueFamily
+from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.sparse.capability import SparseCapability
 from attnfuzz.reference.sparse.case import (
     FIXED_DIMS,
-    OF_PRODUCTS,
     KvFormat,
-    ListOrder,
-    Scores,
     SparseCase,
     SparseGeometry,
     SparseMode,
@@ -23,13 +19,13 @@ from attnfuzz.reference.sparse.case import (
     SparseStep,
     Tail,
 )
-from attnfuzz.strategies.choices import choice, integer, odds
+from attnfuzz.reference.sparse.features import page_class, top_k_class
+from attnfuzz.strategies.choices import Choice, Draws, on, yes
+from attnfuzz.strategies.lean import NO_LEAN, Lean
+from attnfuzz.strategies.sparse_space import SHORT_LISTS, SPARSE_SPACE, among, lists, may_be_long, options_of, pages
 
-_PAGES = (16, 16, 64, 64, 1, 4, 8, 32, 128, 24)
 _HEADS = (1, 2, 3, 4, 4, 8, 8, 16, 20)
 _INDEX_DIMS = (8, 12, 32, 32, 64, 128, 128)
-_TOP_KS = (1, 2, 3, 7, 8, 16, 16, 31, 64, 64, 65, 128, 130, 200)
-_LARGE_TOP_KS = (512, 1024, 2048)
 _DIMS = ((8, 8), (16, 16), (32, 32), (64, 64), (24, 8), (128, 128))
 _LATENT_DIMS = ((24, 16), (48, 32), (80, 64), (576, 512))
 _RATIOS = (4, 4, 128, 2, 8)
@@ -43,58 +39,37 @@ _MOST_PRODUCTS = 1 << 25
 
 
 @st.composite
-def _cases(draw: DrawFn, can: SparseCapability, backend: str) -> SparseCase:
-    ops = draw(choice(_weighed(can.chains)))
-    geometry = _geometry(draw, can, ops)
-    long = _long(draw, ops)
-    steps = tuple(_step(draw, can, ops, geometry, long) for _ in range(1 if long else draw(choice((1, 1, 2, 3)))))
-    if geometry.top_k > _TOP_KS[-1] and not long:
-        geometry = replace(geometry, top_k=draw(choice(_among(_TOP_KS, can.top_ks))))
-    products = SparseOp.LOGITS in ops or SparseOp.WRITE in ops
-    lists = SparseOp.ATTENTION in ops and SparseOp.TRANSFORM not in ops
-    made = SparseOp.TRANSFORM in ops and SparseOp.TOP_K not in ops
-    orders = (*ListOrder,) if lists else (*ListOrder,) if made else (ListOrder.RECENT,)
-    # Most mistakes in products show in different numbers.
-    scores = (
-        (*OF_PRODUCTS, Scores.NORMAL, Scores.NORMAL)
-        if products
-        else (*Scores,)
-        if SparseOp.TOP_K in ops
-        else (Scores.NORMAL,)
-    )
+def _cases(draw: DrawFn, can: SparseCapability, backend: str, lean: Lean) -> SparseCase:
+    draws = Draws(draw, lean)
+    ops = draws.draw(_chains(can.chains).under(lean))
+    geometry = _geometry(draws, can, ops)
+    long = _long(draws, ops)
+    steps = tuple(_step(draws, can, ops, geometry, long) for _ in range(1 if long else draws.option((1, 1, 2, 3))))
+    if geometry.top_k > SHORT_LISTS[-1] and not long:
+        geometry = replace(geometry, top_k=draws.of("list", among(SHORT_LISTS, can.top_ks), top_k_class))
+    options = options_of(can, ops)
     tails = tuple(each for each in can.tails if geometry.counts or each is not Tail.OTHER_SLOTS)
-    # Numbers of uneven size are for writers, and overflow products.
-    values = can.values if ops == (SparseOp.WRITE,) else tuple(x for x in can.values if x is not ValueFamily.UNEVEN)
     return SparseCase(
         backend=backend,
         ops=ops,
         steps=steps,
         geometry=geometry,
-        scores=draw(choice(_supported(scores, can.scores))),
-        values=draw(choice(values)) if draw(odds(1, 1)) else values[0],
-        order=draw(choice(_supported(orders, can.orders))),
-        tail=draw(choice(tails)) if SparseOp.ATTENTION in ops else tails[0],
-        slack=draw(choice((0, 0, 1, 5))),
-        backwards=draw(odds(3, 1)),
-        gap=draw(choice((0, 0, 0, 1, 4, 16))) if can.gaps else 0,
-        seed=draw(integer(0, _SEEDS)),
-        guard=draw(choice(tuple(Guard))),
-        outputs=draw(choice(tuple(Outputs))),
+        scores=draws.of("scores", options.scores),
+        values=draws.of("values", (*options.values, *options.values[:1] * len(options.values))),
+        order=draws.of("order", options.orders),
+        tail=draws.of("tail", tails) if SparseOp.ATTENTION in ops else tails[0],
+        slack=draws.of("slack", (0, 0, 1, 5), yes),
+        backwards=draws.flag("backwards", 3, 1),
+        gap=draws.of("gap", (0, 0, 0, 1, 4, 16), yes) if can.gaps else 0,
+        seed=draws.integer(0, _SEEDS),
+        guard=draws.of("guard", tuple(Guard)),
+        outputs=draws.of("outputs", tuple(Outputs)),
     )
 
 
-def cases(can: SparseCapability, backend: str) -> SearchStrategy[SparseCase]:
-    """Return a strategy of cases that a capability covers, for the named backend."""
-    return _cases(can, backend)
-
-
-def _supported(options: tuple[Any, ...], can: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(each for each in options if each in can) or can[:1]
-
-
-def _among(options: tuple[Any, ...], limits: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the options within limits, or the limits themselves where no option is."""
-    return (tuple(each for each in options if each in limits) or limits) if limits else options
+def cases(can: SparseCapability, backend: str, lean: Lean = NO_LEAN) -> SearchStrategy[SparseCase]:
+    """Return a strategy of cases that a capability covers, of which those that show `lean` are drawn more often."""
+    return _cases(can, backend, lean)
 
 
 @cache
@@ -106,54 +81,76 @@ def _weighed(chains: tuple[tuple[SparseOp, ...], ...]) -> tuple[tuple[SparseOp, 
     return (longest,) * (len(chains) // 2) + chains + odd + others
 
 
-def _long(draw: DrawFn, ops: tuple[SparseOp, ...]) -> bool:
+@cache
+def _chains(chains: tuple[tuple[SparseOp, ...], ...]) -> Choice[tuple[SparseOp, ...]]:
+    return Choice(_weighed(chains), lambda ops: tuple(f"op={op}" for op in ops))
+
+
+@cache
+def _modes(modes: tuple[SparseMode, ...], can: SparseCapability) -> Choice[SparseMode]:
+    """Return a choice of modes, each of which shows itself and all features that are possible with it."""
+    return Choice(modes, lambda mode: SPARSE_SPACE.beside(f"mode={mode}", can))
+
+
+@cache
+def _numbers_of_keys(page_size: int, top_k: int) -> Choice[int]:
+    """Return a choice of numbers of keys near edges of pages and lists."""
+    near = (1, 2, page_size, 2 * page_size, top_k, top_k + 1, 40, 90, 2 * top_k + 5)
+    return Choice(near, on("keys", lambda keys: "up to k" if keys <= top_k else "above k"))
+
+
+def _length(long: object) -> str:
+    return "above 2048" if long else "up to 2048"
+
+
+def _long(draws: Draws, ops: tuple[SparseOp, ...]) -> bool:
     """Return whether a case has one request of thousands of keys."""
-    return (SparseOp.TOP_K in ops or SparseOp.LOGITS in ops) and draw(odds(6, 1))
+    return may_be_long(ops) and draws.of("length", (False,) * 6 + (True,), _length)
 
 
-def _geometry(draw: DrawFn, can: SparseCapability, ops: tuple[SparseOp, ...]) -> SparseGeometry:
-    kind = draw(choice(can.formats)) if SparseOp.ATTENTION in ops else can.formats[0]
-    heads, kv_heads = draw(choice(_among(_HEADS, can.heads))), 1
+def _geometry(draws: Draws, can: SparseCapability, ops: tuple[SparseOp, ...]) -> SparseGeometry:
+    kind = draws.of("format", can.formats) if SparseOp.ATTENTION in ops else can.formats[0]
+    heads, kv_heads = draws.option(among(_HEADS, can.heads)), 1
     if kind is KvFormat.HEADS:
-        kv_heads = draw(choice(tuple(each for each in (1, 1, 2, 4) if heads % each == 0)))
+        kv_heads = draws.option(tuple(each for each in (1, 1, 2, 4) if heads % each == 0))
     dims = _DIMS if kind is KvFormat.HEADS else _LATENT_DIMS
-    dim, value_dim = FIXED_DIMS.get(kind) or draw(choice(_among(dims, can.dims)))
-    second = draw(choice(_SECONDS)) if True in can.seconds else 0
+    dim, value_dim = FIXED_DIMS.get(kind) or draws.option(among(dims, can.dims))
+    second = draws.of("second list", _SECONDS, yes) if True in can.seconds else 0
     if not second and False not in can.seconds:
         second = _SECONDS[-1]
     return SparseGeometry(
-        page_size=draw(choice(_among(_PAGES, can.page_sizes))),
-        index_heads=draw(choice(_among(_HEADS, can.heads))),
-        index_dim=draw(choice(_among(_INDEX_DIMS, can.index_dims))),
-        top_k=draw(choice(_among((*_TOP_KS, *_LARGE_TOP_KS), can.top_ks))),
+        page_size=draws.of("page", pages(can), page_class),
+        index_heads=draws.option(among(_HEADS, can.heads)),
+        index_dim=draws.option(among(_INDEX_DIMS, can.index_dims)),
+        top_k=draws.of("list", lists(can), top_k_class),
         format=kind,
         query_heads=heads,
         kv_heads=kv_heads,
         dim=dim,
         value_dim=value_dim,
-        sinks=draw(choice(can.sinks)),
+        sinks=draws.of("sinks", can.sinks, yes),
         second=second,
-        counts=draw(choice(can.counts)),
-        ragged=draw(choice(can.ragged)),
-        powers=draw(choice(can.powers)),
-        ratio=draw(choice(_among(_RATIOS, can.ratios))) if SparseOp.COMPRESS in ops else 4,
+        counts=draws.of("counts", can.counts, yes),
+        ragged=draws.of("packed keys", can.ragged, yes),
+        powers=draws.of("powers of two", can.powers, yes),
+        ratio=draws.option(among(_RATIOS, can.ratios)) if SparseOp.COMPRESS in ops else 4,
     )
 
 
 def _step(
-    draw: DrawFn, can: SparseCapability, ops: tuple[SparseOp, ...], geometry: SparseGeometry, long: bool
+    draws: Draws, can: SparseCapability, ops: tuple[SparseOp, ...], geometry: SparseGeometry, long: bool
 ) -> SparseStep:
     modes = tuple(mode for mode in (*can.modes, *can.modes) if mode is not SparseMode.IDLE)
     idle = (SparseMode.IDLE,) if SparseMode.IDLE in can.modes else ()
-    mode = draw(choice((*modes, *idle)))
-    replayed = mode.batched and can.replays and draw(odds(2, 1))
-    padding = draw(choice((0, 0, 1, 2, _MOST_PADDING))) if can.padding else 0
+    mode = draws.draw(_modes((*modes, *idle), can).under(draws.lean))
+    replayed = mode.batched and can.replays and draws.flag("replayed", 2, 1)
+    padding = draws.of("padding", (0, 0, 1, 2, _MOST_PADDING), yes) if can.padding else 0
     if mode is SparseMode.IDLE:
         return SparseStep(mode=mode, padding=max(padding, int(replayed)), replayed=replayed)
-    queries = {SparseMode.DECODE: 1, SparseMode.VERIFY: draw(choice(_DRAFTS))}.get(mode, 0)
-    batch = 1 if long else draw(choice((1, 1, 2, 2, 3, 5)))
+    queries = {SparseMode.DECODE: 1, SparseMode.VERIFY: draws.option(_DRAFTS)}.get(mode, 0)
+    batch = 1 if long else draws.option((1, 1, 2, 2, 3, 5))
     room = _room(ops, geometry) // batch
-    requests = tuple(_request(draw, can, mode, queries, room, geometry, long) for _ in range(batch))
+    requests = tuple(_request(draws, can, mode, queries, room, geometry, long) for _ in range(batch))
     return SparseStep(mode=mode, requests=requests, padding=padding, replayed=replayed)
 
 
@@ -172,22 +169,22 @@ _LONG = ((2_000, 2_100), (2_049, 2_600), (4_090, 5_000), (8_000, 9_000), (30_000
 
 
 def _request(
-    draw: DrawFn, can: SparseCapability, mode: SparseMode, queries: int, room: int, geometry: SparseGeometry, long: bool
+    draws: Draws, can: SparseCapability, mode: SparseMode, queries: int, room: int, geometry: SparseGeometry, long: bool
 ) -> SparseRequest:
     if long:
-        low, high = draw(choice(_LONG))
+        low, high = draws.option(_LONG)
         most = min(can.longest, room // max(queries, 1))
-        keys = draw(integer(min(low, most), min(high, most)))
+        keys = draws.integer(min(low, most), min(high, most))
         q_len = queries or 1
         return SparseRequest(q_len, keys) if mode is not SparseMode.PREFILL else SparseRequest(8, 8)
     size, top_k = geometry.page_size, min(geometry.top_k, 300)
-    about = draw(choice((1, 2, size, 2 * size, top_k, top_k + 1, 40, 90, 2 * top_k + 5)))
-    keys = max(1, draw(integer(max(about - 2, 1), about + 3)))
+    about = draws.draw(_numbers_of_keys(size, top_k).under(draws.lean))
+    keys = max(1, draws.integer(max(about - 2, 1), about + 3))
     if mode is SparseMode.PREFILL:
         keys = max(1, min(keys, int(room**0.5), 48))
         return SparseRequest(keys, keys)
     if mode is SparseMode.EXTEND:
         keys = min(keys, 400, can.longest)
-        return SparseRequest(max(1, min(draw(integer(1, 24)), keys, room // keys)), keys)
+        return SparseRequest(max(1, min(draws.integer(1, 24), keys, room // keys)), keys)
     keys = max(keys, queries)
     return SparseRequest(queries, max(queries, min(keys, room // queries, can.longest)))

@@ -4,7 +4,7 @@ The events make up the log, one JSON object per line; `LOG_VERSION` versions the
 """
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -42,16 +42,24 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="even
     at: Seconds
 
 
+class LoggedCapability(msgspec.Struct, frozen=True):
+    """The capability of a backend of another family than attention, named by the tag of its cases."""
+
+    kind: str
+    fields: dict[str, Any]
+
+
 class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
     """The first event. `examples` is per backend; either it or `seconds` is the budget.
 
     `campaign` names the campaign in its home, `time` is in seconds since the epoch. `environment` has the relevant
     versions (torch, flashinfer, gpu, driver, ...). `alpha` is the number of false positives expected of correct
-    backends, before confirmation. `capabilities` has the capability of each of the `backends`: reading a log must not
-    load them. With `promised`, calls that the API does not mention are not drawn: `left_out` has the words for these
-    forms of arguments, edges and earlier uses of each backend that has some. `modes` and `dtypes` are the only ones
-    that are drawn, if there are some; each case has the features `only`, and none of `never`. `folder` is where the
-    campaign was started, because a backend's file may have a relative name.
+    backends, before confirmation. `capabilities` has the capability of each of the `backends`, `other_capabilities`
+    those of other families than attention: reading a log must not load them. With `promised`, calls that the API does
+    not mention are not drawn: `left_out` has the words for these forms of arguments, edges and earlier uses of each
+    backend that has some. `modes` and `dtypes` are the only ones that are drawn, if there are some; each case has the
+    features `only`, and none of `never`. `folder` is where the campaign was started, because a backend's file may have
+    a relative name.
     """
 
     log_version: int = LOG_VERSION
@@ -61,6 +69,7 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
     environment: dict[str, str]
     backends: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MOST_BACKENDS)]
     capabilities: dict[str, Capability] = {}
+    other_capabilities: dict[str, LoggedCapability] = {}
     preset: str
     examples: Annotated[int, Meta(ge=1, le=MOST_EXAMPLES)] | None
     seconds: Seconds | None

@@ -9,6 +9,7 @@ from typing import Any
 
 import attnfuzz
 from attnfuzz.harness.backends.registry import UnknownBackend, resolve
+from attnfuzz.harness.campaign.capabilities import logged_capabilities
 from attnfuzz.harness.campaign.events import AnyEvent, CampaignStarted
 from attnfuzz.harness.campaign.home import Home, HomeError
 from attnfuzz.harness.campaign.log import read_torn_log
@@ -23,13 +24,15 @@ from attnfuzz.reference.promises import unsaid_part
 
 def opening(plan: Plan, *, campaign: str, jobs: int, environment: Mapping[str, str]) -> CampaignStarted:
     """Return the start event of the campaign of that name, now, on this many jobs."""
+    known = dict(_capabilities(plan.backends, plan.part))
     return CampaignStarted(
         at=0.0,
         campaign=campaign,
         time=time.time(),
         attnfuzz=attnfuzz.__version__,
         environment=dict(environment),
-        capabilities=dict(_capabilities(plan.backends, plan.part)),
+        capabilities={name: each for name, each in known.items() if isinstance(each, Capability)},
+        other_capabilities=dict(logged_capabilities(known)),
         left_out=dict(_left_out(plan.backends)) if plan.promised else {},
         jobs=jobs,
         until_finding=plan.until_finding,
@@ -48,7 +51,7 @@ def _left_out(backends: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
                 yield name, words
 
 
-def _capabilities(backends: Sequence[str], part: DrawnPart) -> Iterator[tuple[str, Capability]]:
+def _capabilities(backends: Sequence[str], part: DrawnPart) -> Iterator[tuple[str, Any]]:
     """Yield the capability of each backend whose coverage is measured, except those that only the jobs know."""
     for name in backends:
         with contextlib.suppress(UnknownBackend):

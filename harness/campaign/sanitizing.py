@@ -37,7 +37,6 @@ from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.sanitizer_tool import SanitizerTool
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Case
-from attnfuzz.strategies.coverage import pairs_in
 
 TOOLS = (SanitizerTool.RACECHECK, SanitizerTool.SYNCCHECK, SanitizerTool.INITCHECK)
 
@@ -144,7 +143,8 @@ class SanitizedCampaign:
         for case in cases:
             bits |= family_of(case).pair_bits(case)
         if bits:
-            yield CoverageGrew(at=self._clock(), backend=backend, searched=len(cases), pairs=pairs_in(bits))
+            pairs = family_of(cases[0]).space.pairs_in(bits)
+            yield CoverageGrew(at=self._clock(), backend=backend, searched=len(cases), pairs=pairs)
 
     def _taken(self, tool: SanitizerTool, cases: Sequence[AnyCase], result: Sanitized | str) -> Iterator[Event]:
         """Confirm and file the failures of the first runs under a tool."""

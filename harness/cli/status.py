@@ -9,6 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from attnfuzz.harness.campaign.capabilities import capability_of
 from attnfuzz.harness.campaign.events import SliceStarted
 from attnfuzz.harness.campaign.standing import Standing, TimelinePoint
 from attnfuzz.harness.family import family_with
@@ -177,7 +178,7 @@ def _pairs(standing: Standing, backend: str) -> str:
 
 def _possible(standing: Standing, backend: str) -> frozenset[Pair]:
     """Return the pairs of features that a backend can reach; none if its log has no capability."""
-    can = standing.started.capabilities.get(backend) if standing.started else None
+    can = capability_of(standing.started, backend)
     return frozenset() if can is None else family_with(can).possible_pairs(can)
 
 

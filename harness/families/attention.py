@@ -43,7 +43,7 @@ from attnfuzz.reference.edits.relation import run_only_the_other
 from attnfuzz.reference.edits.steps import EDITS as STEPS
 from attnfuzz.reference.features import TABLE
 from attnfuzz.reference.related import NotRelated, Related, related
-from attnfuzz.strategies.coverage import Pair, pair_bits, possible_pairs
+from attnfuzz.strategies.coverage import ATTENTION_SPACE
 from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.plain_cases import plain_cases
 
@@ -57,8 +57,8 @@ class AttentionFamily(Family[Case]):
     title = "attention"
     case_type = Case
     capability_type = Capability
-    has_axes = True
     table = TABLE
+    space = ATTENTION_SPACE
 
     def runs(self, capability: object) -> bool:
         return isinstance(capability, Capability) and not capability.writes
@@ -134,14 +134,8 @@ class AttentionFamily(Family[Case]):
         dtypes = f"{geometry.dtype} on {geometry.kv_dtype}" if other else geometry.dtype
         return modes, str(geometry.kv_layout), str(dtypes)
 
-    def pair_bits(self, case: Case) -> int:
-        return pair_bits(case) if case.steps else 0
-
     def first_steps(self, case: Case, count: int) -> Case:
         return replace(case, steps=case.steps[:count])
-
-    def possible_pairs(self, capability: Capability) -> frozenset[Pair]:
-        return possible_pairs(capability)
 
     def edits(self, capability: Capability | None) -> tuple[Edit[Case], ...]:
         edits = (run_only_the_other, *STEPS, *PLAIN, *LENGTHS, *GEOMETRY)

@@ -22,6 +22,7 @@ from attnfuzz.reference.recurrent.edits import EDITS, plain_fields, with_steps
 from attnfuzz.reference.recurrent.features import STATE_TABLE
 from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.plain_states import plain_states
+from attnfuzz.strategies.state_space import STATE_SPACE
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -34,6 +35,7 @@ class RecurrentFamily(Family[StateCase]):
     case_type, result_type = StateCase, StateResult
     capability_type = StateCapability
     table = STATE_TABLE
+    space = STATE_SPACE
     comparison = "outputs and states compared within bounds, other slots bit for bit"
     persists = True
     backends: tuple[Any, ...] = NATIVE_STATES
@@ -52,8 +54,7 @@ class RecurrentFamily(Family[StateCase]):
     def cases(self, capability: StateCapability, backend: str, lean: Lean) -> "SearchStrategy[StateCase]":
         from attnfuzz.strategies.states import state_cases  # noqa: PLC0415 - jobs alone draw, with Hypothesis
 
-        del lean
-        return state_cases(capability, backend)
+        return state_cases(capability, backend, lean)
 
     def plain_cases(self, capability: StateCapability, backend: str) -> Iterable[StateCase]:
         return plain_states(capability, backend)

@@ -34,6 +34,7 @@ from attnfuzz.reference.sparse.features import TABLE
 from attnfuzz.reference.sparse.words import describe
 from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.plain_sparse import plain_sparse
+from attnfuzz.strategies.sparse_space import SPARSE_SPACE
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -47,6 +48,7 @@ class SparseFamily(Family[SparseCase]):
     capability_type = SparseCapability
     comparison = "lists compared as sets, slots bit for bit, keys and scales within their roundings"
     table = TABLE
+    space = SPARSE_SPACE
     backends: tuple[Backend, ...] = backends()  # type: ignore[assignment]
 
     def runs(self, capability: object) -> bool:
@@ -61,10 +63,9 @@ class SparseFamily(Family[SparseCase]):
         return f"{chains}.\n{modes.capitalize()}{graphs}{formats}."
 
     def cases(self, capability: SparseCapability, backend: str, lean: Lean) -> "SearchStrategy[SparseCase]":
-        del lean
         from attnfuzz.strategies.sparse import cases  # noqa: PLC0415 - jobs alone draw, with Hypothesis
 
-        return cases(capability, backend)
+        return cases(capability, backend, lean)
 
     def plain_cases(self, capability: SparseCapability, backend: str) -> Iterable[SparseCase]:
         return plain_sparse(capability, backend)

@@ -3,20 +3,19 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import groupby
+from typing import Any
 
 from markupsafe import Markup
 
+from attnfuzz.harness.family import families, family_with
 from attnfuzz.harness.report.svg import CHARACTER, Picture
 from attnfuzz.harness.verdict.wording import count
-from attnfuzz.reference.capability import Capability
-from attnfuzz.strategies.coverage import Pair, axes, axis_of, impossible, possible_pairs
+from attnfuzz.strategies.coverage import ATTENTION_SPACE, CaseSpace, Pair
 
 Block = tuple[str, str]
-"""Two axes, in the order of `axes()`."""
-
-_ORDER = {axis: place for place, axis in enumerate(axes())}
+"""Two axes, in the order of a space."""
 
 _CELL, _GAP = 5, 3
 _LABELS = 118
@@ -26,27 +25,31 @@ _NAMED = 6
 
 @dataclass(frozen=True)
 class Coverage:
-    """Pairs of features of `backend`: reached, unreached, impossible with a reason; reached only if `unknown`."""
+    """Pairs of features of `backend`: reached, unreached, impossible with a reason; reached only if `unknown`.
+
+    `space` has the features of its family.
+    """
 
     backend: str
     reached: frozenset[Pair]
     unreached: frozenset[Pair]
     impossible: Mapping[Pair, str]
     unknown: bool = False
+    space: CaseSpace = ATTENTION_SPACE
 
     @classmethod
-    def of(cls, backend: str, capability: Capability | None, pairs: Collection[Pair]) -> "Coverage":
+    def of(cls, backend: str, capability: Any | None, pairs: Collection[Pair]) -> "Coverage":
         """Make the coverage of a backend whose cases had these `pairs`. Features of another version are left out.
 
         The capability is the one in the campaign's log, None if there is none: a backend named in a foreign log may be
         a file, which must not be imported here.
         """
-        features = {feature for members in axes().values() for feature in members}
-        reached = frozenset(pair for pair in pairs if features.issuperset(pair))
+        space = _like(pairs) if capability is None else family_with(capability).space
+        reached = space.known(pairs)
         if capability is None:
-            return cls(backend, reached, frozenset(), {}, unknown=True)
-        barred = {pair: reason for pair, reason in impossible(capability).items() if pair not in reached}
-        return cls(backend, reached, possible_pairs(capability) - reached, barred)
+            return cls(backend, reached, frozenset(), {}, unknown=True, space=space)
+        barred = {pair: reason for pair, reason in space.impossible(capability).items() if pair not in reached}
+        return cls(backend, reached, space.possible_pairs(capability) - reached, barred, space=space)
 
     @property
     def possible(self) -> int:
@@ -60,7 +63,7 @@ class Coverage:
 
     def unreached_by_block(self) -> list[tuple[Block, list[Pair]]]:
         """Group the unreached pairs by block, most first."""
-        return sorted(_by_block(self.unreached).items(), key=lambda item: (-len(item[1]), item[0]))
+        return sorted(self.by_block(self.unreached).items(), key=lambda item: (-len(item[1]), item[0]))
 
     def reasons(self) -> list[tuple[str, int]]:
         """Count the pairs that each reason makes impossible, most first."""
@@ -69,9 +72,22 @@ class Coverage:
     def varied(self) -> Mapping[str, tuple[str, ...]]:
         """Return the features of each axis on which the backend has several; all axes if nothing is known of it."""
         if self.unknown:
-            return axes()
+            return self.space.axes
         occurring = {feature for pair in (*self.reached, *self.unreached) for feature in pair}
-        return {axis: features for axis, features in axes().items() if len(occurring.intersection(features)) > 1}
+        axes = self.space.axes.items()
+        return {axis: features for axis, features in axes if len(occurring.intersection(features)) > 1}
+
+    def by_block(self, pairs: Iterable[Pair]) -> dict[Block, list[Pair]]:
+        """Group some pairs by their axes."""
+        blocks: dict[Block, list[Pair]] = defaultdict(list)
+        for pair in sorted(pairs):
+            one, other = sorted(map(axis_of, pair), key=self._order.__getitem__)
+            blocks[one, other].append(pair)
+        return blocks
+
+    @cached_property
+    def _order(self) -> dict[str, int]:
+        return {axis: place for place, axis in enumerate(self.space.axes)}
 
     @cached_property
     def map(self) -> Markup | None:
@@ -79,11 +95,14 @@ class Coverage:
         return heat_map(self) if self.reached else None
 
 
-@cache
-def block_of(pair: Pair) -> Block:
-    """Return the axes of a pair, in the order of `axes()`."""
-    one, other = sorted(map(axis_of, pair), key=_ORDER.__getitem__)
-    return one, other
+def axis_of(feature: str) -> str:
+    """Return the axis of a feature."""
+    return feature.partition("=")[0]
+
+
+def _like(pairs: Collection[Pair]) -> CaseSpace:
+    """Return the space that knows most of some pairs, of which nothing else is known: attention's, of none."""
+    return max((each.space for each in families()), key=lambda space: len(space.known(pairs)))
 
 
 def heat_map(coverage: Coverage) -> Markup:
@@ -128,11 +147,11 @@ def _begins(varied: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
 def _alike(coverage: Coverage) -> Mapping[tuple[Block, str, str], list[Pair]]:
     """Group the pairs by block, status and tooltip."""
     groups: dict[tuple[Block, str, str], list[Pair]] = {}
-    for block, pairs in _by_block(coverage.reached).items():
+    for block, pairs in coverage.by_block(coverage.reached).items():
         groups[block, "reached", f"{count(len(pairs), 'pair')} reached"] = pairs
-    for block, pairs in _by_block(coverage.unreached).items():
+    for block, pairs in coverage.by_block(coverage.unreached).items():
         groups[block, "unreached", f"not reached: {named(pairs, _NAMED)}"] = pairs
-    for block, pairs in _by_block(coverage.impossible).items():
+    for block, pairs in coverage.by_block(coverage.impossible).items():
         for reason in dict.fromkeys(coverage.impossible[pair] for pair in pairs):
             members = [pair for pair in pairs if coverage.impossible[pair] == reason]
             groups[block, "impossible", f"{count(len(members), 'pair')} impossible: {reason}"] = members
@@ -144,13 +163,6 @@ def named(pairs: Iterable[Pair], most: int) -> str:
     listed = [" & ".join(feature.partition("=")[2] for feature in pair) for pair in pairs]
     more = f", and {len(listed) - most:,} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more
-
-
-def _by_block(pairs: Iterable[Pair]) -> dict[Block, list[Pair]]:
-    blocks: dict[Block, list[Pair]] = defaultdict(list)
-    for pair in sorted(pairs):
-        blocks[block_of(pair)].append(pair)
-    return blocks
 
 
 def _cells(pairs: Iterable[Pair], begins: Mapping[str, int]) -> str:

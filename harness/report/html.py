@@ -7,6 +7,7 @@ from itertools import pairwise
 import jinja2
 from markupsafe import Markup
 
+from attnfuzz.harness.campaign.capabilities import capability_of
 from attnfuzz.harness.campaign.events import CampaignStarted
 from attnfuzz.harness.campaign.standing import SECONDS_PER_SAMPLE, Standing, TimelinePoint
 from attnfuzz.harness.files.templates import environment_of
@@ -49,14 +50,16 @@ def render_html(
     """
     then = None if earlier is None else earlier.started
     changed = () if earlier is None else changes(earlier.environment, standing.environment)
-    can = {} if standing.started is None else standing.started.capabilities
     growth = [
         Series(
             backend, [(0.0, 0.0), *score.growth, *([(score.tally.searched, len(score.pairs))] if score.growth else [])]
         )
         for backend, score in standing.scores.items()
     ]
-    coverages = [Coverage.of(backend, can.get(backend), score.pairs) for backend, score in standing.scores.items()]
+    coverages = [
+        Coverage.of(backend, capability_of(standing.started, backend), score.pairs)
+        for backend, score in standing.scores.items()
+    ]
     environment = markup_environment()
     environment.filters.update(
         clock=clock, count=count, date=date, shortened=shortened, named=named, printable=printable

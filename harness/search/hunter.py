@@ -20,7 +20,6 @@ from attnfuzz.harness.search.rare_deaths import RareDeaths
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.device import Device
-from attnfuzz.strategies.coverage import pairs_in
 
 SECONDS_FOR_SCRIPT = 10.0
 """Minimum time that a slice must have for the script of a failure. Otherwise the main process asks for it later."""
@@ -65,7 +64,7 @@ class Hunter:
         self._handing: deque[Handing] = deque()
         self._claim = claim
         self._deaths = RareDeaths(setup.ledger)
-        self._novelty = Novelty(lambda case: family_of(case).pair_bits(case), pairs_in)
+        self._novelty = Novelty(lambda case: family_of(case).space)
         self._ran_last = setup.backends[0]
         self._runner = Runner(
             setup.backends,

@@ -1,7 +1,7 @@
 """The novelty of a case: newly reached pairs of features, and record margins."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from attnfuzz.harness.family import family_of
 from attnfuzz.harness.search.messages import Interesting
@@ -18,15 +18,22 @@ WORTH_TELLING = 0.3
 """Margin below which records are not reported, because nothing is close to failing."""
 
 
+class PairsOfCases(Protocol):
+    """The pairs of features of cases: those that a case shows, as bits, and the pairs in such a set, sorted."""
+
+    def pair_bits(self, case: Any) -> int: ...  # noqa: D102
+
+    def pairs_in(self, bits: int) -> tuple[Pair, ...]: ...  # noqa: D102
+
+
 class Novelty:
     """Remembers the pairs and the largest margins of each backend, but no cases, so its size is bounded.
 
-    `pair_bits` returns the pairs of features of a case as bits, `pairs_in` the pairs in such a set, sorted.
+    `space_of` returns the space of a case.
     """
 
-    def __init__(self, pair_bits: Callable[[Any], int], pairs_in: Callable[[int], tuple[Pair, ...]]) -> None:
-        self._pair_bits = pair_bits
-        self._pairs_in = pairs_in
+    def __init__(self, space_of: Callable[[AnyCase], PairsOfCases]) -> None:
+        self._space_of = space_of
         self._reached: dict[str, int] = {}
         self._records: dict[str, dict[str, float]] = {}
 
@@ -38,15 +45,15 @@ class Novelty:
         if verdict.unsupported is not None:
             return None
         reached = self._reached.get(case.backend, 0)
-        ran = _ran(verdict)
+        ran, space = _ran(verdict), self._space_of(case)
         shown = case if ran is None else family_of(case).first_steps(case, ran)
-        new = self._pair_bits(shown) & ~reached if shown.modes else 0
+        new = space.pair_bits(shown) & ~reached if shown.modes else 0
         self._reached[case.backend] = reached | new
         # A failing case's margins belong to its finding, and would hide how close other cases come.
         margins = {} if verdict.failures else self._new_records(case.backend, verdict)
         if not new and not margins:
             return None
-        return Interesting(case=case, pairs=self._pairs_in(new) if new else (), margins=margins)
+        return Interesting(case=case, pairs=space.pairs_in(new) if new else (), margins=margins)
 
     def _new_records(self, backend: str, verdict: Verdict) -> dict[str, float]:
         records = self._records.setdefault(backend, {})

@@ -8,8 +8,20 @@ from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
 from attnfuzz.reference.edges import Edge
 from attnfuzz.reference.edits import removals
 from attnfuzz.reference.features.classes import ACCEPTED, BATCHES, DRAFTS, KEYS, KV_LENGTHS, QUERIES
-from attnfuzz.reference.features.moments import Moment, of_steps
-from attnfuzz.reference.features.row import Axis, Refusal, but, classed, grouped, of_case, only, removable, single, size
+from attnfuzz.reference.features.moments import Moment
+from attnfuzz.reference.features.row import (
+    Axis,
+    Refusal,
+    but,
+    classed,
+    grouped,
+    of_case,
+    of_steps,
+    only,
+    removable,
+    single,
+    size,
+)
 
 if TYPE_CHECKING:
     from attnfuzz.reference.capability import Capability

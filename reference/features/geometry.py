@@ -18,7 +18,7 @@ from attnfuzz.reference.features.classes import (
     PAGE_SIZES,
     VALUE_DIMS,
 )
-from attnfuzz.reference.features.moments import Moment, of_steps
+from attnfuzz.reference.features.moments import Moment
 from attnfuzz.reference.features.row import (
     Violation,
     but,
@@ -26,6 +26,7 @@ from attnfuzz.reference.features.row import (
     flag,
     grouped,
     of_case,
+    of_steps,
     offers,
     only,
     removable,

@@ -18,8 +18,19 @@ from attnfuzz.reference.case import (
 from attnfuzz.reference.edits import removals
 from attnfuzz.reference.edits.removals import case_with, part_with
 from attnfuzz.reference.features.classes import GAP_COLUMNS, POOLS, SLACK_COLUMNS, SPARE_PAGES
-from attnfuzz.reference.features.moments import Moment, of_steps
-from attnfuzz.reference.features.row import Violation, but, classed, flag, grouped, of_case, offers, removable, single
+from attnfuzz.reference.features.moments import Moment
+from attnfuzz.reference.features.row import (
+    Violation,
+    but,
+    classed,
+    flag,
+    grouped,
+    of_case,
+    of_steps,
+    offers,
+    removable,
+    single,
+)
 from attnfuzz.reference.shared_pools import may_share_pool, pages_left
 
 if TYPE_CHECKING:

@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from attnfuzz.reference.case import Case, Launch, Mode, Step
-from attnfuzz.reference.features.row import Axis, FeatureRow, Removable, of_case
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +46,3 @@ def moments_of(case: Case) -> Iterator[Moment]:
             replayed.add(graph)
         for request in step.requests:
             prefixes[request.slot] = request.kv_len - request.q_len
-
-
-def of_steps(axis: Axis[Moment], fields: str, *removables: Removable, **others: Any) -> FeatureRow[Moment]:
-    """Return the row of a feature of each step that runs. The arguments are those of `of_case`."""
-    return of_case(axis, fields, *removables, of_steps=True, **others)

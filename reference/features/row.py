@@ -215,6 +215,11 @@ def of_case(
     )
 
 
+def of_steps(axis: Axis[T], fields: str, *removables: Removable, **others: Any) -> FeatureRow[T]:
+    """Return the row of a feature of each step that runs. The arguments are those of `of_case`."""
+    return of_case(axis, fields, *removables, of_steps=True, **others)
+
+
 def offers(supported: Supported, lack: str, value: Callable[[Case], str], text: str = "{}") -> dict[str, Any]:
     """Return the parts of a row whose values a capability lists. `text` is the noun phrase of an unsupported one."""
 

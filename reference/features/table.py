@@ -1,7 +1,7 @@
 """A table of features, and everything that follows from its rows: axes, properties, and the words of ledgers."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,10 @@ class FeatureTable:
     and single values such as "mask=tree". `former` has the current word for each that older ledgers name.
     """
 
-    def __init__(self, *rows: FeatureRow[Any]) -> None:
-        """Derive everything else from the rows."""
+    def __init__(self, *rows: FeatureRow[Any], moments: Callable[[Any], Iterable[Any]] = moments_of) -> None:
+        """Derive everything else from the rows. Axes of steps place what `moments` yields for a case."""
         self.rows = rows
+        self._moments = moments
         self._steps = _named(row.axis for row in rows if row.of_steps)
         self._case = _named(row.axis for row in rows if not row.of_steps)
         self.axes: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -51,7 +52,7 @@ class FeatureTable:
 
     def of_steps(self, case: Any) -> set[frozenset[str]]:
         """Return the coverage features of each distinct step that runs."""
-        return {frozenset(_placed(moment, self._steps)) for moment in moments_of(case)} if self._steps else set()
+        return {frozenset(_placed(moment, self._steps)) for moment in self._moments(case)} if self._steps else set()
 
     def coverage_of(self, case: Any) -> frozenset[str]:
         """Return the coverage features, such as "mode=decode", of a case and of the steps that it runs."""

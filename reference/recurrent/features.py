@@ -1,22 +1,49 @@
 """The table of features of recurrent state."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.features.row import Axis, but, flag, grouped, of_case, only, removable, single, size
+from attnfuzz.reference.features.row import Axis, but, flag, grouped, of_case, of_steps, only, removable, single, size
 from attnfuzz.reference.features.table import FeatureTable
-from attnfuzz.reference.recurrent.case import PaddedRow, Stale, StateCase, StateMode, StateOp, StateRow, StateValues
+from attnfuzz.reference.recurrent.case import (
+    PaddedRow,
+    Stale,
+    StateCase,
+    StateMode,
+    StateOp,
+    StateRow,
+    StateStep,
+    StateValues,
+)
 from attnfuzz.reference.recurrent.edits import fewer_drafts, with_steps
 from attnfuzz.reference.recurrent.recurrence import CHUNK
 
 _MANY = 3
 
 
-def _rows(case: StateCase) -> Iterator[tuple[StateMode, StateRow]]:
-    return ((step.mode, row) for step in case.steps for row in step.rows)
+@dataclass(frozen=True, slots=True)
+class StateMoment:
+    """A step in its case. `held` are the lanes of earlier steps."""
+
+    case: StateCase
+    step: StateStep
+    held: frozenset[int]
+
+    def rows(self, mode: StateMode) -> tuple[StateRow, ...]:
+        """Return the rows of a step of this mode, none of another."""
+        return self.step.rows if self.step.mode is mode else ()
+
+
+def state_moments(case: StateCase) -> Iterator[StateMoment]:
+    """Yield the steps of a case, in order."""
+    held: frozenset[int] = frozenset()
+    for step in case.steps:
+        yield StateMoment(case, step, held)
+        held |= {row.lane for row in step.rows}
 
 
 def _with_rows(case: StateCase, **changes: object) -> StateCase:
@@ -27,56 +54,44 @@ def _with_rows(case: StateCase, **changes: object) -> StateCase:
     )
 
 
-def _lengths(case: StateCase) -> set[str]:
-    found = set()
-    for mode, row in _rows(case):
-        if mode is StateMode.PREFILL:
-            tokens = row.tokens
-            found.add(
-                "none"
-                if not tokens
-                else "one"
-                if tokens == 1
-                else "below a chunk"
-                if tokens < CHUNK
-                else "whole chunks"
-                if tokens % CHUNK == 0
-                else "chunks and a tail"
-            )
-    return found
+def prompt_length(tokens: int) -> str:
+    """Return the class of the number of tokens of a prefill's request."""
+    if tokens < CHUNK:
+        return "none" if not tokens else "one" if tokens == 1 else "below a chunk"
+    return "chunks and a tail" if tokens % CHUNK else "whole chunks"
 
 
-def _past(case: StateCase) -> set[str]:
-    """Return how requests of prefills begin: new, on slots of a former one, or with a state."""
-    found, held = set(), set()
-    for step in case.steps:
-        for row in step.rows:
-            if step.mode is StateMode.PREFILL:
-                found.add("continued" if row.initial else "handed on" if row.lane in held else "new")
-            held.add(row.lane)
-    return found
+def _lengths(moment: StateMoment) -> set[str]:
+    return {prompt_length(row.tokens) for row in moment.rows(StateMode.PREFILL)}
 
 
-def _accepted(case: StateCase) -> set[str]:
-    verified = (row for mode, row in _rows(case) if mode is StateMode.VERIFY)
+def _past(moment: StateMoment) -> set[str]:
+    """Return how requests of a prefill begin: new, on slots of a former one, or with a state."""
     return {
-        "none" if not row.accepted else "one" if row.accepted == 1 else "all" if row.accepted > case.drafts else "some"
-        for row in verified
+        "continued" if row.initial else "handed on" if row.lane in moment.held else "new"
+        for row in moment.rows(StateMode.PREFILL)
     }
 
 
-def _is_ragged(case: StateCase) -> bool:
-    return any(len({row.tokens for row in step.rows}) > 1 for step in case.steps if step.mode is StateMode.VERIFY)
+def accepted_class(accepted: int, drafts: int) -> str:
+    """Return the class of the number of accepted tokens of a verify."""
+    if accepted < 2:
+        return "one" if accepted else "none"
+    return "all" if accepted > drafts else "some"
 
 
-def _mixed(case: StateCase) -> bool:
+def _accepted(moment: StateMoment) -> set[str]:
+    return {accepted_class(row.accepted, moment.case.drafts) for row in moment.rows(StateMode.VERIFY)}
+
+
+def _is_ragged(moment: StateMoment) -> bool:
+    return len({row.tokens for row in moment.rows(StateMode.VERIFY)}) > 1
+
+
+def _mixed(moment: StateMoment) -> bool:
     """Return whether a prefill continues a request by one token beside others."""
-    return any(
-        step.mode is StateMode.PREFILL
-        and len(step.rows) > 1
-        and any(row.initial and row.tokens == 1 for row in step.rows)
-        for step in case.steps
-    )
+    rows = moment.rows(StateMode.PREFILL)
+    return len(rows) > 1 and any(row.initial and row.tokens == 1 for row in rows)
 
 
 def _without_empty(case: StateCase) -> Iterable[StateCase]:
@@ -158,18 +173,31 @@ def _one_head(case: StateCase) -> Iterable[StateCase]:
     yield replace(case, shape=replace(shape, heads=1, value_heads=shape.value_heads // shape.heads))
 
 
-def _padded_names(case: StateCase) -> Iterable[str]:
-    for step in case.steps:
-        if not step.padding:
-            yield "none"
-        elif step.mode is StateMode.PREFILL:
-            yield "tokens"
-        else:
-            yield f"{case.padded_row} rows"
+def _padded(moment: StateMoment) -> str:
+    if not moment.step.padding:
+        return "none"
+    return "tokens" if moment.step.mode is StateMode.PREFILL else f"{moment.case.padded_row} rows"
 
 
-def _counted(number: int) -> str:
+def counted(number: int) -> str:
+    """Return the class of a number of requests or drafts."""
     return "none" if not number else "one" if number == 1 else f"2 to {_MANY}" if number <= _MANY else f"over {_MANY}"
+
+
+def divisor(dim: int) -> str:
+    """Return the class of a head's dim: a power of two, the larger of 8 and 16 that divides it, or another number."""
+    if dim & (dim - 1) == 0:
+        return DIVISORS[0]
+    return next((f"multiple of {by}" for by in (16, 8) if dim % by == 0), DIVISORS[-1])
+
+
+def taps(width: int) -> str:
+    """Return the class of a convolution's number of taps."""
+    return str(width) if width <= 4 else "over 4"
+
+
+DIVISORS = ("power of two", "multiple of 16", "multiple of 8", "another")
+"""The classes of dims."""
 
 
 def _set(**changes: object) -> Callable[[StateCase], Iterator[StateCase]]:
@@ -180,58 +208,58 @@ _COUNTS = ("none", "one", f"2 to {_MANY}", f"over {_MANY}")
 
 STATE_TABLE = FeatureTable(
     of_case(single("state op", tuple(StateOp), lambda case: case.op.value), "op"),
-    of_case(Axis("state mode", tuple(StateMode), lambda case: dict.fromkeys(case.modes)), "steps"),
+    of_steps(single("state mode", tuple(StateMode), lambda moment: moment.step.mode.value), "steps"),
     of_case(
         single("state steps", ("one", "several"), lambda case: "one" if len(case.steps) == 1 else "several"),
         "steps",
         removable("several state steps", only("several"), _single_steps),
     ),
-    of_case(
-        Axis("requests", _COUNTS, lambda case: {_counted(len(step.rows)) for step in case.steps}),
+    of_steps(
+        single("requests", _COUNTS, lambda moment: counted(len(moment.step.rows))),
         "steps",
         removable("several requests of a state step", only(*_COUNTS[2:]), _single_requests),
         removable("no requests", only("none"), _unpadded),
     ),
-    of_case(
+    of_steps(
         Axis("prompt", ("none", "one", "below a chunk", "whole chunks", "chunks and a tail"), _lengths, total=False),
         "steps",
         removable("requests without tokens", only("none"), _without_empty),
         size("a chunk or more", only("whole chunks", "chunks and a tail"), _short),
     ),
-    of_case(
+    of_steps(
         Axis("begin", ("new", "handed on", "continued"), _past, total=False),
         "steps",
         removable("continued state", only("continued"), _all_new),
         removable("new requests", only("new", "handed on"), _all_continued, usual=True),
     ),
-    of_case(
+    of_steps(
         flag("mixed", _mixed),
         "steps",
     ),
     *grouped(
         "drafts",
         of_case(
-            single("state drafts", _COUNTS, lambda case: _counted(case.drafts)),
+            single("state drafts", _COUNTS, lambda case: counted(case.drafts)),
             "drafts",
             removable("state drafts", but("none"), lambda case: list(fewer_drafts(case))[:1], usual=True),
         ),
-        of_case(
+        of_steps(
             Axis("accepted", ("none", "one", "some", "all"), _accepted, total=False),
             "steps",
             removable("several accepted", only("some", "all"), _accept_one),
             removable("none accepted", only("none"), _accept_one),
         ),
-        of_case(flag("ragged verify", _is_ragged), "steps", removable("ragged verify", only("yes"), _uniform)),
+        of_steps(flag("ragged verify", _is_ragged), "steps", removable("ragged verify", only("yes"), _uniform)),
     ),
     *grouped(
         "padding of a state step",
-        of_case(
-            Axis("padded", ("none", "tokens", *(f"{each} rows" for each in PaddedRow)), _padded_names),
+        of_steps(
+            single("padded", ("none", "tokens", *(f"{each} rows" for each in PaddedRow)), _padded),
             "steps padded_row",
             removable("padded state step", but("none"), _unpadded),
         ),
-        of_case(
-            flag("replayed", lambda case: any(step.replayed for step in case.steps)),
+        of_steps(
+            flag("replayed", lambda moment: moment.step.replayed),
             "steps",
             removable("replayed state step", only("yes"), _eager),
         ),
@@ -272,6 +300,9 @@ STATE_TABLE = FeatureTable(
             size("several key heads", only("heads"), _one_head),
         ),
     ),
+    of_case(single("state key dim", DIVISORS, lambda case: divisor(case.shape.key_dim)), "shape"),
+    of_case(single("state value dim", DIVISORS, lambda case: divisor(case.shape.value_dim)), "shape"),
+    of_case(single("taps", ("2", "3", "4", "over 4"), lambda case: taps(case.shape.width)), "shape"),
     *grouped(
         "layer options",
         of_case(
@@ -323,5 +354,6 @@ STATE_TABLE = FeatureTable(
         "outputs",
         removable("stale state outputs", only("stale"), _set(outputs=Outputs.POISONED), clue=False),
     ),
+    moments=state_moments,
 )
 """The features of recurrent state."""

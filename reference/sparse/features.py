@@ -1,11 +1,12 @@
 """The table of features of cases of sparse attention."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from attnfuzz.reference.case import Guard, Outputs, ValueFamily
-from attnfuzz.reference.features.row import Axis, but, flag, of_case, removable, single, size
+from attnfuzz.reference.features.row import Axis, but, flag, of_case, of_steps, removable, single, size
 from attnfuzz.reference.features.table import FeatureTable
 from attnfuzz.reference.sparse.case import (
     KvFormat,
@@ -56,14 +57,17 @@ def _of_chain(case: SparseCase) -> Iterator[SparseCase]:
         yield case.having(ops=(op,))
 
 
-def _keys(case: SparseCase) -> str:
-    longest = max((request.kv_len for step in case.steps for request in step.requests), default=0)
-    return "none" if not longest else "up to k" if longest <= case.geometry.top_k else "above k"
+def _longest(step: SparseStep) -> int:
+    return max((request.kv_len for request in step.requests), default=0)
 
 
-def _lengths(case: SparseCase) -> str:
-    longest = max((request.kv_len for step in case.steps for request in step.requests), default=0)
-    return "up to 2048" if longest <= _MANY else "above 2048"
+def _keys(moment: "SparseMoment") -> str:
+    longest = _longest(moment.step)
+    return "none" if not longest else "up to k" if longest <= moment.case.geometry.top_k else "above k"
+
+
+def _lengths(moment: "SparseMoment") -> str:
+    return "up to 2048" if _longest(moment.step) <= _MANY else "above 2048"
 
 
 _MANY = 2048
@@ -82,30 +86,58 @@ def _shorter(case: SparseCase) -> Iterator[SparseCase]:
     yield case.having(steps=steps)
 
 
+@dataclass(frozen=True, slots=True)
+class SparseMoment:
+    """A step in its case."""
+
+    case: SparseCase
+    step: SparseStep
+
+
+def _moments(case: SparseCase) -> Iterator[SparseMoment]:
+    return (SparseMoment(case, step) for step in case.steps)
+
+
+LISTS = ("up to 8", "up to 64", "longer")
+PAGES = ("1", "power of two", "another")
+
+
+def top_k_class(top_k: int) -> str:
+    """Return the class of the length of lists."""
+    return next((f"up to {most}" for most in (8, 64) if top_k <= most), "longer")
+
+
+def page_class(size: int) -> str:
+    """Return the class of a page size."""
+    return "1" if size == 1 else "power of two" if size & (size - 1) == 0 else "another"
+
+
 TABLE = FeatureTable(
     of_case(
         Axis("op", tuple(SparseOp), lambda case: case.ops),
         "ops",
         removable("chain of ops", but(*SparseOp), _of_chain, clue=False),
     ),
-    of_case(Axis("mode", tuple(SparseMode), lambda case: dict.fromkeys(case.modes)), "steps"),
-    of_case(
-        single("queries", ("one", "several"), lambda case: "one" if _single(case) else "several"),
+    of_steps(single("mode", tuple(SparseMode), lambda moment: moment.step.mode.value), "steps"),
+    of_steps(
+        single("queries", ("one", "several"), lambda moment: "one" if _single(moment.step) else "several"),
         "steps",
         removable("several queries", but("one"), _of_one_query),
     ),
-    of_case(
-        flag("replayed", lambda case: any(step.replayed for step in case.steps)),
+    of_steps(
+        flag("replayed", lambda moment: moment.step.replayed),
         "steps",
         removable("replayed steps", but("none"), _eager),
     ),
-    of_case(
-        flag("padding", lambda case: any(step.padding for step in case.steps)),
+    of_steps(
+        flag("padding", lambda moment: moment.step.padding),
         "steps",
         removable("padding", but("none"), _unpadded),
     ),
-    of_case(single("keys", ("none", "up to k", "above k"), _keys), "steps geometry.top_k"),
-    of_case(
+    of_steps(single("keys", ("none", "up to k", "above k"), _keys), "steps geometry.top_k"),
+    of_case(single("list", LISTS, lambda case: top_k_class(case.geometry.top_k)), "geometry.top_k"),
+    of_case(single("page", PAGES, lambda case: page_class(case.geometry.page_size)), "geometry.page_size"),
+    of_steps(
         single("length", ("up to 2048", "above 2048"), _lengths),
         "steps",
         size("many keys", but("up to 2048"), _shorter),
@@ -186,8 +218,9 @@ TABLE = FeatureTable(
     ),
     of_case(single("guard", tuple(Guard), lambda case: case.guard), "guard"),
     of_case(single("outputs", tuple(Outputs), lambda case: case.outputs), "outputs"),
+    moments=_moments,
 )
 
 
-def _single(case: SparseCase) -> bool:
-    return all(request.q_len == 1 for step in case.steps for request in step.requests)
+def _single(step: SparseStep) -> bool:
+    return all(request.q_len == 1 for request in step.requests)

@@ -1,11 +1,17 @@
-"""Coverage of the case space: features of cases, their pairs, impossible pairs, and a bias towards missing pairs."""
+"""Coverage of the space of a family's cases: features, their pairs, impossible pairs, and a bias to missing pairs.
 
-from attnfuzz.strategies.coverage.features import Pair, all_features, axes, axis_of, features_of, pair, pairs_of
-from attnfuzz.strategies.coverage.impossible import impossible, possible_pairs
-from attnfuzz.strategies.coverage.pair_bits import pair_bits, pairs_in
+Functions are those of attention, other families have a `CaseSpace`.
+"""
+
+from attnfuzz.strategies.coverage.attention import ATTENTION_SPACE, impossible, pair_bits, pairs_in, possible_pairs
+from attnfuzz.strategies.coverage.features import all_features, axes, axis_of, features_of, pairs_of
+from attnfuzz.strategies.coverage.numbering import Pair, pair
+from attnfuzz.strategies.coverage.space import CaseSpace
 from attnfuzz.strategies.lean import choose_lean
 
 __all__ = [
+    "ATTENTION_SPACE",
+    "CaseSpace",
     "Pair",
     "all_features",
     "axes",

@@ -1,4 +1,4 @@
-"""The features of a case, and the pairs of features that it covers."""
+"""The features of cases of attention, and the pairs of features that they cover."""
 
 from bisect import bisect
 from collections.abc import Collection, Iterable, Mapping
@@ -6,9 +6,7 @@ from itertools import chain, combinations, repeat
 
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.features import TABLE
-
-Pair = tuple[str, str]
-"""Two features of different axes, in alphabetical order."""
+from attnfuzz.strategies.coverage.numbering import Pair, pair
 
 
 def axes() -> Mapping[str, tuple[str, ...]]:
@@ -48,11 +46,6 @@ def pairs_of(case: Case) -> frozenset[Pair]:
 def features_of_parts(case: Case) -> tuple[list[str], Collection[frozenset[str]]]:
     """Return the features of the whole case, sorted, and those of each of its distinct steps."""
     return TABLE.of_case(case), TABLE.of_steps(case)
-
-
-def pair(one: str, other: str) -> Pair:
-    """Return a pair of two features, in alphabetical order."""
-    return (one, other) if one < other else (other, one)
 
 
 _AXIS_OF = {feature: name for name, features in axes().items() for feature in features}

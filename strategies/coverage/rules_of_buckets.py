@@ -9,11 +9,12 @@ from msgspec.structs import replace
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.features import TABLE
 from attnfuzz.reference.features.classes import BATCHES, DRAFTS, KEYS, QUERIES, Classes
 from attnfuzz.reference.features.geometry import GEOMETRY
 from attnfuzz.reference.features.serving import FEW_RANKS
 from attnfuzz.reference.geometry import Geometry
-from attnfuzz.strategies.coverage.features import axes
+from attnfuzz.strategies.coverage.rules import Together
 from attnfuzz.strategies.scope import ANY_ROWS, MOST_ROUNDS, Extent, Scope, scope_of
 from attnfuzz.strategies.supported import drafts
 
@@ -23,16 +24,15 @@ _AXES = (
 )
 """The axes that are determined by the buckets and by the sizes of cases over them."""
 
-NO_MODULE = "the backend has no modules for this"
-NONE_WITH_BOTH = "the backend has no modules for both, at a size that is drawn"
-
-Together = Mapping[str, frozenset[str]]
+_Shown = Mapping[str, frozenset[str]]
 """The features that each feature occurs with, including itself."""
 
 
-def together(can: Capability) -> Together:
-    """Return the features on these axes that a case over a bucket of `can` may show together."""
-    found: dict[str, set[str]] = {feature: set() for axis in _AXES for feature in axes()[axis]}
+def together(can: Capability) -> _Shown:
+    """Return the features on these axes that a case over a bucket may show together; none if `can` has no buckets."""
+    if not can.buckets:
+        return {}
+    found: dict[str, set[str]] = {feature: set() for axis in _AXES for feature in TABLE.axes[axis]}
     for parts, sizes in _alternatives(can):
         for feature in parts:
             found[feature].update(parts, sizes)
@@ -41,7 +41,7 @@ def together(can: Capability) -> Together:
     return {feature: frozenset(others) for feature, others in found.items()}
 
 
-def _alternatives(can: Capability) -> Iterator[tuple[frozenset[str], Together]]:
+def _alternatives(can: Capability) -> Iterator[tuple[frozenset[str], _Shown]]:
     """Yield features that cases over one bucket, heads, ranks, pages and extent can show together.
 
     Features of sizes are possible with all of the others, and with the sizes listed for them.
@@ -78,7 +78,7 @@ def _placed(geometry: Geometry) -> Iterator[str]:
 
 
 @cache
-def _sizes(scope: Scope, modes: tuple[Mode, ...], strides: tuple[int, ...], windows: tuple[int, ...]) -> Together:
+def _sizes(scope: Scope, modes: tuple[Mode, ...], strides: tuple[int, ...], windows: tuple[int, ...]) -> _Shown:
     """Return the modes and sizes of steps of a scope, each with those that a step can show with it."""
     keys = frozenset(_of_keys(scope, max(scope.q_len, *strides), windows))
     found: dict[str, set[str]] = {}
@@ -94,7 +94,7 @@ def _of_any_steps(scope: Scope, modes: tuple[Mode, ...], strides: tuple[int, ...
         (
             *(f"mode={mode}" for mode in modes),
             *(f"drafts={DRAFTS.of(stride)}" for stride in strides),
-            *axes()["padding"],
+            *TABLE.axes["padding"],
             *_up_to("batch", BATCHES, scope.requests + scope.seeded_requests),
             *_up_to("longest q", QUERIES, max(scope.q_len, *strides)),
         )
@@ -143,3 +143,9 @@ def _of_keys(scope: Scope, queries: int, windows: tuple[int, ...]) -> Iterator[s
 
 def _up_to(axis: str, classes: Classes, largest: int) -> Iterator[str]:
     return (f"{axis}={name}" for name in classes.names if classes.bounds(name)[0] <= largest)
+
+
+BUCKETS = Together(
+    together, "the backend has no modules for this", "the backend has no modules for both, at a size that is drawn"
+)
+"""The alternatives of a backend with buckets."""
