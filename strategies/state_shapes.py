@@ -3,15 +3,15 @@
 from typing import TYPE_CHECKING, Any
 
 from attnfuzz.reference.recurrent.case import StateOp, StateShape
-from attnfuzz.reference.recurrent.features import divisor, prompt_length, taps
+from attnfuzz.reference.recurrent.features import dim_class, prompt_length, taps
 
 if TYPE_CHECKING:
     from attnfuzz.kernels.recurrent.capability import StateCapability
     from attnfuzz.strategies.choices import Draws
 
-PROMPTS = (1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 62, 63, 64, 65, 66, 100, 127, 128, 129, 130, 193, 256, 257)
-_KEY_DIMS = (8, 16, 32, 64, 24, 40)
-_VALUE_DIMS = (8, 16, 32, 64, 12, 33)
+PROMPTS = (1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 62, 63, 64, 65, 66, 100, 127, 128, 129, 130, 193, 256, 257, 513, 1025)
+_KEY_DIMS = (8, 16, 32, 64, 128, 24, 40, 7, 13, 100)
+_VALUE_DIMS = (8, 16, 32, 64, 12, 33, 3, 48, 100)
 _HEADS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (3, 2), (4, 1), (2, 3))
 _CHANNELS = (1, 2, 3, 5, 8, 12, 17, 40)
 _STATE_BUDGET = 1 << 16
@@ -35,15 +35,15 @@ def value_dims(can: Any) -> tuple[int, ...]:
 def draw_shape(draws: "Draws", can: Any) -> StateShape:
     """Draw heads and dims that a backend has."""
     if can.op is StateOp.CONV:
-        channels = draws.of("state value dim", value_dims(can), divisor)
+        channels = draws.of("state value dim", value_dims(can), dim_class)
         return StateShape(
             heads=1, value_heads=1, key_dim=1, value_dim=channels, width=draws.of("taps", can.widths, taps)
         )
-    key_dim = draws.of("state key dim", key_dims(can), divisor)
+    key_dim = draws.of("state key dim", key_dims(can), dim_class)
     if can.op is StateOp.SSM_OF_CHANNELS:
         heads = draws.of("groups", can.value_dims or _VALUE_DIMS, _of_heads)
         return StateShape(heads=1, value_heads=heads, key_dim=key_dim, value_dim=1)
-    value_dim = key_dim if can.square else draws.of("state value dim", value_dims(can), divisor)
+    value_dim = key_dim if can.square else draws.of("state value dim", value_dims(can), dim_class)
     heads, group = draws.of("groups", _HEADS if can.grouped else _UNGROUPED, _grouping)
     return StateShape(heads=heads, value_heads=heads * group, key_dim=key_dim, value_dim=value_dim)
 

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.recurrent.case import PaddedRow, StateMode, StateOp, StateValues
-from attnfuzz.reference.recurrent.features import STATE_TABLE, divisor, taps
+from attnfuzz.reference.recurrent.features import STATE_TABLE, dim_class, taps
 from attnfuzz.strategies.coverage.rules import Clash, Features, Lack, Rules, besides, clash
 from attnfuzz.strategies.coverage.space import CaseSpace
 from attnfuzz.strategies.state_shapes import key_dims, prompts, value_dims
+
+if TYPE_CHECKING:
+    from attnfuzz.kernels.recurrent.capability import StateCapability
 
 _AXES = STATE_TABLE.axes
 _BEGINNINGS = ("new", "handed on", "continued")
@@ -40,8 +44,14 @@ def _verifies(can: Any) -> bool:
 
 def _drafts(can: Any) -> Iterable[str]:
     without = set() if _verifies(can) and set(can.modes) == {StateMode.VERIFY} else {"none"}
-    counts = ("one", "2 to 3", "over 3") if _verifies(can) else ()
-    return {*without, *(each for each, least in zip(counts, (1, 2, 4), strict=False) if can.most_drafts >= least)}
+    counts = ("one", "2 to 3", "4 to 8", "over 8") if _verifies(can) else ()
+    return {*without, *(each for each, least in zip(counts, (1, 2, 4, 9), strict=False) if can.most_drafts >= least)}
+
+
+def _state_dtypes(can: "StateCapability") -> Iterable[object]:
+    if can.op is not StateOp.CONV:
+        return can.state_dtypes
+    return (*can.dtypes, DType.FLOAT32) if can.converts else can.dtypes
 
 
 def _groups(can: Any) -> Iterable[str]:
@@ -62,7 +72,13 @@ _SUPPORTED: dict[str, Callable[[Any], Iterable[object]]] = {
     "prompt": lambda can: prompts(can) if StateMode.PREFILL in can.modes else (),
     "begin": lambda can: _BEGINNINGS if StateMode.PREFILL in can.modes else (),
     "mixed": lambda can: _YES.values() if StateMode.PREFILL in can.modes else ("none",),
-    "requests": lambda can: ("one", "2 to 3", "over 3", *(("none",) if can.padded_rows and _later(can) else ())),
+    "requests": lambda can: (
+        "one",
+        "2 to 3",
+        "4 to 8",
+        "over 8",
+        *(("none",) if can.padded_rows and _later(can) else ()),
+    ),
     "state drafts": _drafts,
     "accepted": lambda can: ("one", "some", "all", *(("none",) if can.least_accepted == 0 else ())),
     "ragged verify": lambda can: _YES.values() if can.ragged and _verifies(can) else ("none",),
@@ -70,13 +86,15 @@ _SUPPORTED: dict[str, Callable[[Any], Iterable[object]]] = {
     "replayed": lambda can: _YES.values() if can.replays and _later(can) else ("none",),
     "moved": lambda can: _YES.values() if can.moves else ("none",),
     "groups": _groups,
-    "state key dim": lambda can: set(map(divisor, key_dims(can))),
-    "state value dim": lambda can: set(map(divisor, value_dims(can))),
+    "state key dim": lambda can: set(map(dim_class, key_dims(can))),
+    "state value dim": lambda can: set(map(dim_class, value_dims(can))),
     "taps": lambda can: set(map(taps, can.widths)) if can.op is StateOp.CONV else ("4",),
     "strided": lambda can: _YES.values() if can.strided else ("none",),
-    **{name: partial(_flags, name) for name in ("normed", "gated", "biased", "activated")},
+    **{name: partial(_flags, name) for name in ("normed", "gated", "biased", "activated", "narrow")},
+    **{name.replace("_", " "): partial(_flags, name) for name in ("no_skip", "no_step_bias", "no_softplus")},
+    "transposed": lambda can: _YES.values() if can.transposed else ("none",),
     "input dtype": lambda can: can.dtypes,
-    "state dtype": lambda can: can.dtypes if can.op is StateOp.CONV else can.state_dtypes,
+    "state dtype": _state_dtypes,
     "state values": _values,
 }
 
@@ -95,6 +113,10 @@ def _convolves(can: Any) -> bool:
     return can.op is StateOp.CONV
 
 
+def _keeps(can: "StateCapability") -> bool:
+    return can.op is StateOp.CONV and not can.converts
+
+
 def _square(can: Any) -> bool:
     return bool(can.square)
 
@@ -108,12 +130,14 @@ _CLASHES = (
     _clash("rows are those of decodes and verifies", "padded!=none|tokens", "state mode=prefill"),
     _clash("prefills are not captured", "replayed=yes", "state mode=prefill"),
     _clash("captured padding has tokens", "replayed=yes", f"padded={PaddedRow.EMPTY} rows"),
+    _clash("inputs are parts of wider rows, or transposed", "strided=yes", "transposed=yes"),
+    _clash("the backend does not convert", "input dtype!=float32", "state dtype=float32", _keeps),
     _clash("a step without requests has padding", "requests=none", "padded=none; state mode=prefill"),
     _clash("without requests there are no rows", "requests=none", "accepted; ragged verify=yes"),
     _clash("rows differ if there are several", "requests=one", "ragged verify=yes; mixed=yes"),
     _clash("slots are handed on in later steps", "begin=handed on", "state steps=one"),
     *(
-        _clash("a convolution keeps its inputs", f"input dtype={each}", f"state dtype!={each}", _convolves)
+        _clash("a convolution keeps its inputs", f"input dtype={each}", f"state dtype!={each}|float32", _convolves)
         for each in _values_of("input dtype")
     ),
     *(

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from attnfuzz.reference.case import Guard, Outputs
+from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.recurrent.case import (
     PaddedRow,
     Stale,
@@ -44,13 +45,14 @@ def _cases(draw: DrawFn, can: "StateCapability", backend: str, lean: Lean) -> St
     padded_row = draws.of("padded", rows, _of_rows)
     steps = _Life(draws, can, drafts, padded_row, shape).steps()
     values = draws.of("state values", (*(StateValues.NORMAL,) * 3, *tuple(StateValues)[1:]))
+    strided = can.strided and draws.flag("strided", 1, 1)
     return StateCase(
         backend=backend,
         op=can.op,
         shape=shape,
         steps=steps,
         dtype=dtype,
-        state_dtype=dtype if convolves else draws.of("state dtype", can.state_dtypes),
+        state_dtype=_draw_state_dtype(draws, can, dtype),
         drafts=drafts,
         move=can.moves and draws.flag("moved", 2, 1),
         gap=draws.of("gap", (0, 0, 16, 64), yes),
@@ -58,7 +60,12 @@ def _cases(draw: DrawFn, can: "StateCapability", backend: str, lean: Lean) -> St
         padded_row=padded_row,
         stale=draws.of("stale", (Stale.NUMBERS, Stale.NAN)),
         normed=draws.of("normed", can.normed, yes),
-        strided=can.strided and draws.flag("strided", 1, 1),
+        strided=strided,
+        transposed=can.transposed and not strided and draws.flag("transposed", 1, 1),
+        narrow=draws.of("narrow", can.narrow, yes),
+        no_skip=draws.of("no skip", _rarely(can.no_skip), yes),
+        no_step_bias=draws.of("no step bias", _rarely(can.no_step_bias), yes),
+        no_softplus=draws.of("no softplus", _rarely(can.no_softplus), yes),
         gated=draws.of("gated", can.gated, yes),
         biased=draws.of("biased", can.biased, yes),
         activated=draws.of("activated", can.activated, yes),
@@ -67,6 +74,17 @@ def _cases(draw: DrawFn, can: "StateCapability", backend: str, lean: Lean) -> St
         guard=draws.of("state guard", (Guard.RIGHT, Guard.RIGHT, Guard.LEFT)),
         outputs=draws.of("state outputs", (Outputs.POISONED, Outputs.POISONED, Outputs.STALE)),
     )
+
+
+def _draw_state_dtype(draws: Draws, can: "StateCapability", dtype: DType) -> DType:
+    if can.op is not StateOp.CONV:
+        return draws.of("state dtype", can.state_dtypes)
+    return draws.of("state dtype", (dtype, dtype, DType.FLOAT32)) if can.converts else dtype
+
+
+def _rarely(options: tuple[bool, ...]) -> tuple[bool, ...]:
+    """Return the options with the first one in most of the draws."""
+    return (*options[:1] * 3, *options)
 
 
 def _draw_drafts(draws: Draws, can: "StateCapability") -> int:
@@ -113,7 +131,7 @@ def _of_lanes(lanes: int) -> tuple[str, ...]:
     return f"requests={counted(lanes)}", *several
 
 
-_LANES = Choice((1, 1, 2, 2, 3, 4, 6), _of_lanes)
+_LANES = Choice((1, 1, 1, 2, 2, 2, 3, 3, 4, 4, 6, 6, 9, 19), _of_lanes)
 
 
 def _of_rows(padded_row: PaddedRow) -> str:

@@ -95,7 +95,7 @@ def _judged(
 def _conv_parts(result: StateResult) -> list[_Judged]:
     parts, case, width = [], result.case, result.case.shape.width
     for row in result.rows:
-        inputs = result.inputs.value[row.tokens, 0].T
+        inputs = result.inputs.value[row.tokens, 0].T.to(result.before.dtype)
         first = max(row.accepted - 1, 0) if result.mode is StateMode.VERIFY else 0
         history = torch.zeros(case.shape.value_dim, width - 1, dtype=inputs.dtype)
         if row.read is not None:
@@ -277,7 +277,7 @@ def _exact_pool(result: StateResult, report: Callable[..., Observation]) -> Iter
 
 def _conv_state(result: StateResult, row: TouchedRow) -> torch.Tensor:
     """Return the inputs that a convolution's slot must begin with after the tokens of a request."""
-    width, inputs = result.case.shape.width, result.inputs.value[row.tokens, 0].T
+    width, inputs = result.case.shape.width, result.inputs.value[row.tokens, 0].T.to(result.before.dtype)
     first = max(row.accepted - 1, 0) if result.mode is StateMode.VERIFY else 0
     history = torch.zeros(result.case.shape.value_dim, width - 1, dtype=inputs.dtype)
     if row.read is not None:

@@ -31,6 +31,7 @@ def prefill(
     slots: torch.Tensor,
     cu_seqlens: torch.Tensor,
     has_initial_state: torch.Tensor,
+    normed: bool,
     out: torch.Tensor,
 ) -> None:
     """Run prompts as _cpu_gdn_attention_nonspec does (gdn_attention.py:282)."""
@@ -50,7 +51,7 @@ def prefill(
         output_final_state=True,
         cu_seqlens=cu_seqlens,
         head_first=False,
-        use_qk_l2norm_in_kernel=True,
+        use_qk_l2norm_in_kernel=normed,
         initial_state_indices=slots,
     )
     out[:tokens] = result.squeeze(0)
@@ -68,6 +69,7 @@ def decode(
     state: torch.Tensor,
     slots: torch.Tensor,
     cu_seqlens: torch.Tensor,
+    normed: bool,
     out: torch.Tensor,
 ) -> None:
     """Run decodes as _cpu_gdn_attention_nonspec does (gdn_attention.py:263)."""
@@ -82,7 +84,7 @@ def decode(
         initial_state_source=state,
         initial_state_indices=slots,
         cu_seqlens=cu_seqlens,
-        use_qk_l2norm_in_kernel=True,
+        use_qk_l2norm_in_kernel=normed,
     )
     out.copy_(result.squeeze(1))
 
@@ -100,6 +102,7 @@ def verify(
     draft_slots: torch.Tensor,
     cu_seqlens: torch.Tensor,
     num_accepted: torch.Tensor,
+    normed: bool,
     out: torch.Tensor,
 ) -> None:
     """Run drafts as _spec_forward does (gdn_attention.py:557)."""
@@ -118,7 +121,7 @@ def verify(
             spec_state_indices=draft_slots.contiguous(),
             num_accepted_tokens=num_accepted,
             cu_seqlens=cu_seqlens,
-            use_qk_l2norm_in_kernel=True,
+            use_qk_l2norm_in_kernel=normed,
         )
     )
 

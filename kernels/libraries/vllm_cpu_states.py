@@ -59,13 +59,28 @@ GATED_DELTA = _backend(
         most_drafts=4,
         padded_prefills=True,
         reserves_dummy=True,
-        normed=(True,),
+        normed=_EITHER,
+        narrow=_EITHER,
     ),
     _VECTOR,
     {
         StateMode.PREFILL: replaced(_VECTOR, operands=2 * _BF16, activation=_BF16),
         StateMode.DECODE: replaced(_VECTOR, operands=_BF16, activation=_BF16),
     },
+)
+
+GATED_DELTA_UPDATE = replace(
+    GATED_DELTA,
+    label="vllm_cpu:gated_delta_update",
+    functions={StateMode.DECODE: gdn.decode, StateMode.VERIFY: gdn.verify},
+    capability=replace(
+        GATED_DELTA.capability,
+        modes=(StateMode.DECODE, StateMode.VERIFY),
+        key_dims=(),
+        value_dims=(),
+        square=False,
+        padded_prefills=False,
+    ),
 )
 
 _CONV = StateCapability(
@@ -78,6 +93,7 @@ _CONV = StateCapability(
     swapped=True,
     biased=_EITHER,
     activated=_EITHER,
+    converts=True,
 )
 
 GDN_CONV = _backend(
@@ -101,7 +117,7 @@ GDN_CONV_AMX = _backend(
 MAMBA_CONV = _backend(
     "vllm_cpu:mamba_conv",
     {StateMode.PREFILL: mamba.conv_prefill, StateMode.DECODE: mamba.conv_decode, StateMode.VERIFY: mamba.conv_verify},
-    replace(_CONV, dtypes=_DTYPES, widths=(2, 3, 4, 5), padded_rows=(PaddedRow.DUMMY,)),
+    replace(_CONV, dtypes=_DTYPES, widths=(2, 3, 4, 5), padded_rows=(PaddedRow.DUMMY,), transposed=True),
     StateNoise(activation=_BF16, middle=_BF16),
 )
 MAMBA = _backend(
@@ -117,6 +133,10 @@ MAMBA = _backend(
         padded_prefills=True,
         reserves_dummy=True,
         swapped=True,
+        narrow=_EITHER,
+        no_skip=_EITHER,
+        no_step_bias=_EITHER,
+        no_softplus=_EITHER,
     ),
     _VECTOR,
 )
@@ -151,6 +171,7 @@ MAMBA_1_UPDATE = replace(
 
 VLLM_CPU_STATES = (
     GATED_DELTA,
+    GATED_DELTA_UPDATE,
     GDN_CONV,
     GDN_CONV_DRAFTS,
     GDN_CONV_AMX,

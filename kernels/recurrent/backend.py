@@ -12,8 +12,8 @@ The function of a step's mode is called with keyword arguments, those of the fol
   Lightning attention has `slope` [value_heads] float32 < 0 as the logarithm of its decay. `scale` multiplies queries;
   `normed` asks for queries and keys that are first divided by sqrt(|x|^2 + eps)
 - of Mamba: x [tokens, value_heads, value_dim], dt [tokens, value_heads] before softplus, A [value_heads] or
-  [value_heads, key_dim] < 0, B and C [tokens, heads, key_dim], D and dt_bias [value_heads], all three in float32;
-  z [tokens, value_heads, value_dim] or None
+  [value_heads, key_dim] < 0 in float32, B and C [tokens, heads, key_dim], D and dt_bias [value_heads], in float32 or
+  narrow, or None; z [tokens, value_heads, value_dim] or None; `softplus` is False if dt is the step without one
 - of a convolution: x [tokens, channels], weight [channels, width], bias [channels] or None, activated
 - state [slots, value_heads, key_dim, value_dim], or [slots, channels, inputs] of a convolution: the pool, in which the
   function changes the slots of requests alone. Slots may be apart

@@ -7,6 +7,9 @@ from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.recurrent.case import PaddedRow, StateCase, StateMode, StateOp
 
+OPTIONS = ("normed", "gated", "biased", "activated", "narrow", "no_skip", "no_step_bias", "no_softplus")
+"""Fields of cases of which a capability has the supported values."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StateCapability:
@@ -25,7 +28,8 @@ class StateCapability:
     A pool is `swapped` if it stores [value_heads, value_dim, key_dim] in a slot, which a function then gets, or the
     inputs of a convolution one after another with all channels, of which it gets a transposed view.
 
-    `normed`, `gated`, `biased` and `activated` are the values of a case's field that are supported. Decays and beta are
+    `normed`, `gated`, `biased`, `activated`, `narrow`, `no_skip`, `no_step_bias` and `no_softplus` are the values of a
+    case's field that are supported. A convolution that `converts` may keep its inputs in float32. Decays and beta are
     `given` as numbers, or computed by the kernel. `empty_rows`: requests without tokens may be in a step.
     """
 
@@ -53,6 +57,12 @@ class StateCapability:
     gated: tuple[bool, ...] = (False,)
     biased: tuple[bool, ...] = (False,)
     activated: tuple[bool, ...] = (False,)
+    narrow: tuple[bool, ...] = (False,)
+    no_skip: tuple[bool, ...] = (False,)
+    no_step_bias: tuple[bool, ...] = (False,)
+    no_softplus: tuple[bool, ...] = (False,)
+    transposed: bool = False
+    converts: bool = False
     given: bool = False
     empty_rows: bool = True
     most_tokens: int = 8192
@@ -74,6 +84,8 @@ class StateCapability:
         if case.op is StateOp.CONV:
             if shape.value_dim % self.channels:
                 return f"{shape.value_dim} channels"
+            if case.state_dtype is not case.dtype and not self.converts:
+                return f"{case.dtype} inputs in {case.state_dtype}"
             return None if shape.width in self.widths else f"a width of {shape.width}"
         if case.state_dtype not in self.state_dtypes:
             return f"states of {case.state_dtype}"
@@ -86,13 +98,15 @@ class StateCapability:
         return None if self.grouped or shape.heads == shape.value_heads else "groups of value heads"
 
     def _why_not_options(self, case: StateCase) -> str | None:
-        for name in ("normed", "gated", "biased", "activated"):
+        for name in OPTIONS:
             if getattr(case, name) not in getattr(self, name):
                 return f"{name} {getattr(case, name)}"
         if case.move and not self.moves:
             return "states that move"
         if case.strided and not self.strided:
             return "strided inputs"
+        if case.transposed and not self.transposed:
+            return "transposed inputs"
         return f"{case.drafts} drafts" if case.drafts > self.most_drafts else None
 
     def _why_not_steps(self, case: StateCase) -> str | None:

@@ -251,19 +251,37 @@ class StateSession:
             bias = memory.copy("bias", weights.bias) if case.biased else None
             return {"weight": memory.copy("weight", weights.taps), "bias": bias, "activated": case.activated}
         if case.op.is_ssm:
-            found: dict[str, Any] = {"A": weights.a, "D": weights.d, "dt_bias": weights.dt_bias}
+            found: dict[str, Any] = {"A": weights.a, **self._parameters_of_steps()}
+            scalars |= {"softplus": not case.no_softplus}
         elif case.op is StateOp.DECAY:
             found = {"slope": weights.slope}
         else:
-            found = {"A_log": weights.a_log, "dt_bias": weights.dt_bias.to(case.dtype.torch_dtype)}
+            found = {"A_log": self._narrowed(weights.a_log), "dt_bias": weights.dt_bias.to(case.dtype.torch_dtype)}
             if self._backend.capability.given:
                 found = {}
-        placed = {name: memory.copy(name, each) for name, each in found.items()}
+        placed = {name: each if each is None else memory.copy(name, each) for name, each in found.items()}
         return {**placed, "z": None, **scalars} if case.op.is_ssm else {**placed, **scalars}
 
+    def _parameters_of_steps(self) -> dict[str, torch.Tensor | None]:
+        """Return Mamba's D and the bias of its steps, None where a layer has none."""
+        case, weights = self._case, self._values.weights
+        return {
+            "D": None if case.no_skip else self._narrowed(weights.d),
+            "dt_bias": None if case.no_step_bias else self._narrowed(weights.dt_bias),
+        }
+
+    def _narrowed(self, parameter: torch.Tensor) -> torch.Tensor:
+        return parameter.to(self._case.dtype.torch_dtype) if self._case.narrow else parameter
+
     def _placed(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        """Place an input, as a part of wider rows if the case says so."""
+        """Place an input, as a part of wider rows or with its tokens innermost if the case says so."""
         memory = self._bench.memory
+        if self._case.transposed and value.dim() >= 2 and value.numel():
+            tokens = len(value)
+            inner = [tokens]
+            for size in reversed(value.shape[2:]):
+                inner.insert(0, inner[0] * size)
+            return memory.copy(name, value, stride=(1, *inner))
         if not self._case.strided or value.dim() < 2 or not value.numel():
             return memory.copy(name, value)
         inner = [1]

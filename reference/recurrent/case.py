@@ -146,8 +146,10 @@ class StateCase(
 
     A request has `drafts` + 1 slots, and as many again if states `move` to other slots with each step. `gap` elements
     lie between the states of two slots; slots are handed out in order, or `scattered`. With `normed` queries and keys
-    the kernel divides them by their length. Inputs are parts of wider rows if `strided`. `gated` outputs are multiplied
-    by silu(z), and `biased` convolutions have a bias; an `activated` one applies silu.
+    the kernel divides them by their length. Inputs are parts of wider rows if `strided`, and have tokens innermost if
+    `transposed`. `gated` outputs are multiplied by silu(z), and `biased` convolutions have a bias; an `activated` one
+    applies silu. A convolution may keep its inputs in float32. Parameters of heads are `narrow` if A_log, or Mamba's D
+    and dt_bias, have the dtype of inputs in place of float32. Mamba may have no D, no dt_bias, or no softplus.
     """
 
     backend: str
@@ -167,6 +169,11 @@ class StateCase(
     gated: bool = False
     biased: bool = False
     activated: bool = False
+    transposed: bool = False
+    narrow: bool = False
+    no_skip: bool = False
+    no_step_bias: bool = False
+    no_softplus: bool = False
     values: StateValues = StateValues.NORMAL
     seed: int = 0
     guard: Guard = Guard.RIGHT

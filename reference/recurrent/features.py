@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -21,8 +22,6 @@ from attnfuzz.reference.recurrent.case import (
 )
 from attnfuzz.reference.recurrent.edits import fewer_drafts, with_steps
 from attnfuzz.reference.recurrent.recurrence import CHUNK
-
-_MANY = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +53,18 @@ def _with_rows(case: StateCase, **changes: object) -> StateCase:
     )
 
 
+_SHORT, _LONG = 4, 257
+PROMPTS = ("none", "one", "2 to 4", "below a chunk", "a chunk", "whole chunks", "chunks and a tail", "over 257")
+"""The classes of the numbers of tokens of a prefill's request."""
+
+
 def prompt_length(tokens: int) -> str:
     """Return the class of the number of tokens of a prefill's request."""
     if tokens < CHUNK:
-        return "none" if not tokens else "one" if tokens == 1 else "below a chunk"
-    return "chunks and a tail" if tokens % CHUNK else "whole chunks"
+        return PROMPTS[min(tokens, 2) + (tokens > _SHORT)]
+    if tokens > _LONG:
+        return PROMPTS[-1]
+    return PROMPTS[4] if tokens == CHUNK else PROMPTS[6] if tokens % CHUNK else PROMPTS[5]
 
 
 def _lengths(moment: StateMoment) -> set[str]:
@@ -179,16 +185,23 @@ def _padded(moment: StateMoment) -> str:
     return "tokens" if moment.step.mode is StateMode.PREFILL else f"{moment.case.padded_row} rows"
 
 
+_COUNTS = ("none", "one", "2 to 3", "4 to 8", "over 8")
+
+
 def counted(number: int) -> str:
     """Return the class of a number of requests or drafts."""
-    return "none" if not number else "one" if number == 1 else f"2 to {_MANY}" if number <= _MANY else f"over {_MANY}"
+    return next((name for name, most in zip(_COUNTS, (0, 1, 3, 8), strict=False) if number <= most), _COUNTS[-1])
 
 
-def divisor(dim: int) -> str:
-    """Return the class of a head's dim: a power of two, the larger of 8 and 16 that divides it, or another number."""
-    if dim & (dim - 1) == 0:
-        return DIVISORS[0]
-    return next((f"multiple of {by}" for by in (16, 8) if dim % by == 0), DIVISORS[-1])
+DIMS = ("8", "16", "32", "64", "128", "multiple of 16", "multiple of 8", "another")
+"""The classes of dims: the usual ones, and the larger of 8 and 16 that divides another."""
+
+
+def dim_class(dim: int) -> str:
+    """Return the class of a head's dim, or of a number of channels."""
+    if str(dim) in DIMS:
+        return str(dim)
+    return next((f"multiple of {by}" for by in (16, 8) if dim % by == 0), DIMS[-1])
 
 
 def taps(width: int) -> str:
@@ -196,15 +209,9 @@ def taps(width: int) -> str:
     return str(width) if width <= 4 else "over 4"
 
 
-DIVISORS = ("power of two", "multiple of 16", "multiple of 8", "another")
-"""The classes of dims."""
-
-
 def _set(**changes: object) -> Callable[[StateCase], Iterator[StateCase]]:
     return lambda case: iter((case.having(**changes),))
 
-
-_COUNTS = ("none", "one", f"2 to {_MANY}", f"over {_MANY}")
 
 STATE_TABLE = FeatureTable(
     of_case(single("state op", tuple(StateOp), lambda case: case.op.value), "op"),
@@ -221,10 +228,10 @@ STATE_TABLE = FeatureTable(
         removable("no requests", only("none"), _unpadded),
     ),
     of_steps(
-        Axis("prompt", ("none", "one", "below a chunk", "whole chunks", "chunks and a tail"), _lengths, total=False),
+        Axis("prompt", PROMPTS, _lengths, total=False),
         "steps",
         removable("requests without tokens", only("none"), _without_empty),
-        size("a chunk or more", only("whole chunks", "chunks and a tail"), _short),
+        size("a chunk or more", only(*PROMPTS[4:]), _short),
     ),
     of_steps(
         Axis("begin", ("new", "handed on", "continued"), _past, total=False),
@@ -300,8 +307,8 @@ STATE_TABLE = FeatureTable(
             size("several key heads", only("heads"), _one_head),
         ),
     ),
-    of_case(single("state key dim", DIVISORS, lambda case: divisor(case.shape.key_dim)), "shape"),
-    of_case(single("state value dim", DIVISORS, lambda case: divisor(case.shape.value_dim)), "shape"),
+    of_case(single("state key dim", DIMS, lambda case: dim_class(case.shape.key_dim)), "shape"),
+    of_case(single("state value dim", DIMS, lambda case: dim_class(case.shape.value_dim)), "shape"),
     of_case(single("taps", ("2", "3", "4", "over 4"), lambda case: taps(case.shape.width)), "shape"),
     *grouped(
         "layer options",
@@ -327,6 +334,20 @@ STATE_TABLE = FeatureTable(
             flag("activated", lambda case: case.activated),
             "activated",
             removable("activated convolution", only("yes"), _set(activated=False)),
+        ),
+        *(
+            of_case(
+                flag(name, attrgetter(field)),
+                field,
+                removable(f"{name} of a layer", only("yes"), _set(**{field: False})),
+            )
+            for name, field in (
+                ("transposed", "transposed"),
+                ("narrow", "narrow"),
+                ("no skip", "no_skip"),
+                ("no step bias", "no_step_bias"),
+                ("no softplus", "no_softplus"),
+            )
         ),
     ),
     of_case(

@@ -55,12 +55,23 @@ def _broken_by_op(case: StateCase) -> Iterator[tuple[str, object, str]]:
         yield "shape", (shape.heads, shape.value_dim), "channels share B and C, and have one element"
     if case.dtype not in _DTYPES or case.state_dtype not in _DTYPES:
         yield "dtype", case.dtype.value, f"must be one of {', '.join(_DTYPES)}, as must state_dtype"
-    if op is StateOp.CONV and case.state_dtype is not case.dtype:
-        yield "state_dtype", case.state_dtype.value, "a convolution keeps its inputs"
+    if op is StateOp.CONV and case.state_dtype not in (case.dtype, DType.FLOAT32):
+        yield "state_dtype", case.state_dtype.value, "a convolution keeps its inputs, in their dtype or in float32"
+    yield from _broken_by_options(case)
+
+
+def _broken_by_options(case: StateCase) -> Iterator[tuple[str, object, str]]:
+    op = case.op
     if case.normed and not op.is_delta:
         yield "normed", True, "only the delta rule has keys of length 1"
     if case.gated and not op.is_ssm:
         yield "gated", True, "only Mamba has an output gate"
+    if (case.no_skip or case.no_step_bias or case.no_softplus) and not op.is_ssm:
+        yield "no_skip", case.no_skip, "only Mamba has D, a bias of steps, and a softplus"
+    if case.narrow and op in (StateOp.CONV, StateOp.DECAY):
+        yield "narrow", True, "this op has no parameters of heads"
+    if case.strided and case.transposed:
+        yield "transposed", True, "inputs are parts of wider rows, or transposed"
     if (case.biased or case.activated) and op is not StateOp.CONV:
         yield "biased", True, "only a convolution has a bias or an activation"
     if case.move and op is StateOp.CONV:

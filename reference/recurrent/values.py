@@ -86,11 +86,18 @@ class CaseValues:
         raw = (heads, shape.key_dim) if case.op is StateOp.KDA else (heads,)
         of_a = (heads, shape.key_dim) if case.op is StateOp.SSM_OF_CHANNELS else (heads,)
         centre = self._centres(heads)
+        a_log, dt_bias = centre + 0.5 * normal(heads), (0.5 * normal(*raw)).to(dtype).float()
+        a, d = -(centre.view(-1, *(1,) * (len(of_a) - 1)) + 0.5 * normal(*of_a)).exp(), normal(heads)
+        if case.narrow:
+            a_log, d = (each.to(dtype).float() for each in (a_log, d))
+        if case.no_softplus:
+            # Steps are positive.
+            dt_bias = dt_bias.abs()
         return Weights(
-            a_log=centre + 0.5 * normal(heads),
-            dt_bias=(0.5 * normal(*raw)).to(dtype).float(),
-            a=-(centre.view(-1, *(1,) * (len(of_a) - 1)) + 0.5 * normal(*of_a)).exp(),
-            d=normal(heads),
+            a_log=a_log,
+            dt_bias=torch.zeros_like(dt_bias) if case.no_step_bias else dt_bias,
+            a=a,
+            d=torch.zeros_like(d) if case.no_skip else d,
             slope=-(centre + 0.5 * normal(heads)).exp(),
             taps=(normal(shape.value_dim, shape.width) / shape.width**0.5).to(dtype),
             bias=normal(shape.value_dim).to(dtype),
@@ -120,13 +127,19 @@ class CaseValues:
         elif case.values is StateValues.SMALL:
             query, key = _SMALL * query, _SMALL * key
         value = normal(tokens, heads, shape.value_dim)
-        drawn = (query, key, value, normal(tokens, *raw), 2 * normal(tokens, heads), normal(*value.shape))
+        step = normal(tokens, *raw)
+        step = step.abs() if case.no_softplus else step
+        drawn = (query, key, value, step, 2 * normal(tokens, heads), normal(*value.shape))
         return StepInputs(*(each.to(dtype) for each in drawn))
 
     def state(self, lane: int, accepted: int) -> torch.Tensor:
         """Draw the state with which a lane's first request begins, if it has one: an earlier step wrote it."""
         source = self._generator(3, lane, accepted)
-        return torch.randn(self._case.state_shape, generator=source).to(self._case.state_dtype.torch_dtype)
+        case = self._case
+        drawn = torch.randn(case.state_shape, generator=source)
+        if case.op is StateOp.CONV:
+            drawn = drawn.to(case.dtype.torch_dtype)
+        return drawn.to(case.state_dtype.torch_dtype)
 
     def log_decay(self, inputs: StepInputs) -> torch.Tensor:
         """Return the logarithms of decays in fp64: [T, value_heads], [T, value_heads, key_dim] of KDA and of channels.
@@ -155,6 +168,8 @@ class CaseValues:
 
     def time_step(self, inputs: StepInputs) -> torch.Tensor:
         """Return Mamba's dt in fp64, [T, value_heads]."""
+        if self._case.no_softplus:
+            return inputs.raw_decay.double() + self.weights.dt_bias.double()
         return softplus(inputs.raw_decay.double() + self.weights.dt_bias.double(), threshold=1e9)
 
     def given_decay(self, inputs: StepInputs) -> torch.Tensor:
@@ -187,7 +202,7 @@ class CaseValues:
             beta = self.given_beta(part).double() if given else part.raw_beta.double().sigmoid()
         value, skip, step = part.value.double(), None, None
         if case.op.is_ssm:
-            skip = self.weights.d.double().unsqueeze(-1) * value
+            skip = None if case.no_skip else self.weights.d.double().unsqueeze(-1) * value
             step = self.time_step(part).unsqueeze(-1)
             value = step * value
         return StateTerms(
