@@ -77,7 +77,7 @@ _IDLE = SparseMode.IDLE
 
 @dataclass(frozen=True)
 class ChainOptions:
-    """What is drawn for the ops of a case, likely options repeatedly."""
+    """The options of fields for the ops of a case, likely ones repeatedly."""
 
     scores: tuple[Scores, ...]
     orders: tuple[ListOrder, ...]
@@ -85,7 +85,7 @@ class ChainOptions:
 
 
 def options_of(can: SparseCapability, ops: tuple[SparseOp, ...]) -> ChainOptions:
-    """Return what is drawn for some ops of a backend."""
+    """Return the options of fields for some ops of a backend."""
     products = SparseOp.LOGITS in ops or SparseOp.WRITE in ops
     attends = SparseOp.ATTENTION in ops and SparseOp.TRANSFORM not in ops
     made = SparseOp.TRANSFORM in ops and SparseOp.TOP_K not in ops

@@ -14,7 +14,7 @@ CRASHED = -11
 
 
 def update(elements, dtype):
-    """Update a state of so many elements for each of two channels. Exits with 0 if the output is right, else with 1."""
+    """Update a state of some elements for each of two channels. Exits with 0 if the output is right, else with 1."""
     state, x, one = torch.zeros(2, 1, 2, elements, dtype=dtype), torch.ones(1, 1, 2), torch.ones(1, 1, elements)
     slots, out = torch.tensor([1], dtype=torch.int32), torch.empty(1, 1, 2)
     step, rate = torch.ones(1, 1, 1).expand(1, 1, 2), torch.zeros(1, 1, 1).expand(1, 2, elements)

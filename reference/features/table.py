@@ -24,7 +24,7 @@ class FeatureTable:
     """
 
     def __init__(self, *rows: FeatureRow[Any], moments: Callable[[Any], Iterable[Any]] = moments_of) -> None:
-        """Derive everything else from the rows. Axes of steps place what `moments` yields for a case."""
+        """Derive everything else from the rows. Axes of steps place the `moments` of a case."""
         self.rows = rows
         self._moments = moments
         self._steps = _named(row.axis for row in rows if row.of_steps)

@@ -27,7 +27,7 @@ def test_a_log_has_the_capabilities_of_all_families(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_reports_know_what_such_a_backend_can_reach(name: str) -> None:
+def test_reports_have_the_possible_pairs_of_all_families(name: str) -> None:
     coverage = Coverage.of(name, capability_of(logged(name), name), ())
     assert coverage.unreached
     assert coverage.impossible
