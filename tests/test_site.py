@@ -154,6 +154,20 @@ def test_each_text_for_upstream_has_a_place_in_the_order_and_its_scripts() -> No
             compile(source, name, "exec")
 
 
+@pytest.mark.parametrize("page", [page for page in UPSTREAM.glob("*.md") if "<!-- script: " in page.read_text()])
+def test_a_text_for_upstream_names_the_scripts_that_ran_with_the_newest_release(page: Path) -> None:
+    scripts = re.findall(r"<!-- script: (\S+)\.py -->", page.read_text())
+    affected = {
+        name: finding_list()["divided"]((FINDINGS / f"{name}.md").read_text())[0]["affected"] for name in scripts
+    }
+    seen = [name for name in scripts if "by source" not in affected[name]]
+    environment = page.read_text().partition("## Environment")[2].partition("##")[0].replace("\n", " ")
+    if len(seen) == len(scripts):
+        assert "and the same with 0.7.4" in environment
+    else:
+        assert re.findall(r"[\w-]+(?=\.py)", environment) == seen
+
+
 def test_readme_states_the_current_counts() -> None:
     assert f"[{len(SCRIPTS)} findings]" in README
     assert f"has {len(load_bugs())} reported bugs" in README

@@ -194,7 +194,8 @@ def _own_name(backend: Backend, op: str, adapters: Adapters, given: Sequence[Pat
         return own
     if function_place(function).startswith("attnfuzz."):
         return adapters.add(op, function)
-    raise not_ours(function, f"{op} of {backend.name}", given)
+    # A backend of one function has its name.
+    raise not_ours(function, op if op == backend.name else f"{op} of {backend.name}", given)
 
 
 def _own_function(function: Callable[..., Any]) -> str | None:

@@ -155,8 +155,9 @@ def _near(allocation: Allocation, address: int) -> Location:
     if not allocation.shape or not allocation.stride[axis]:
         return Location(allocation.name, side)
     index, size = allocation.index(address, axis), allocation.shape[axis]
-    unit = "element" if len(allocation.shape) == 1 else "row" if axis == 0 else f"index along axis {axis}"
-    return Location(allocation.name, f"{side} ({unit} {index} of {size})", index, size)
+    unit = "element" if len(allocation.shape) == 1 else "row" if axis == 0 else "index"
+    along = f" along axis {axis}" if axis else ""
+    return Location(allocation.name, f"{side} ({unit} {index} of {size}{along})", index, size)
 
 
 def _side(allocation: Allocation, address: int) -> str:

@@ -84,7 +84,11 @@ _FILE = options.PathTo(dir_okay=False)
     " times: with all of them.",
 )
 @click.option(
-    "--without", "never", multiple=True, metavar="FEATURE", help="Draw no case with this feature; several times: none."
+    "--without",
+    "never",
+    multiple=True,
+    metavar="FEATURE",
+    help="Draw no case with this feature; may be given several times.",
 )
 @click.option("--ray", metavar="ADDRESS|local", help="Run the jobs as actors of a Ray cluster.")
 @click.option(

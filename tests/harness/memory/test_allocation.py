@@ -85,6 +85,11 @@ def test_an_address_names_the_tensor_that_was_meant(address: int, expected: str)
     assert str(locate([LENS, POOL, TABLE], address)) == expected
 
 
+def test_an_index_is_along_the_largest_axis_with_several_entries() -> None:
+    row = allocation("q", BASE, (1, 1, 16))
+    assert str(locate([row], BASE + 64)) == "q: 0 bytes past the end (index 16 of 16 along axis 2)"
+
+
 def test_an_address_far_from_everything_has_the_same_place_wherever_it_is() -> None:
     one, other = (locate([LENS, POOL], BASE + offset) for offset in (1 << 36, -(1 << 38)))
     assert one.place == other.place == "unmapped memory"
