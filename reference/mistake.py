@@ -39,6 +39,7 @@ class Mistake(StrEnum):
     LSE_BASE = "LSE in another base"
     LSE_SIGN = "LSE negated"
     LSE_OF_A_PART = "LSE of a part"
+    LSE_LAYOUT = "LSE in another layout"
     MERGE_BASE = "parts merged in another base"
     MERGE_WEIGHTS = "parts merged with wrong weights"
     TABLE_STRIDE = "page table read at another stride"

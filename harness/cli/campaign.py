@@ -188,20 +188,19 @@ def _open(console: Console, plan: Plan, past: Past | None) -> None:
     particular.append((f"without {', '.join(plan.never)}", bool(plan.never)))
     console.print(
         f"Fuzzing {', '.join(plan.backends)}: {budget}, {count(plan.jobs, 'job')}, seed {plan.seed}, "
-        f"alpha {plan.alpha:g}{''.join(f', {words}' for words, asked in particular if asked)}.",
-        soft_wrap=True,
+        f"alpha {plan.alpha:g}{''.join(f', {words}' for words, asked in particular if asked)}."
     )
     for name in plan.backends:
         if files := unasked(files_of(name)):
             contents = with_sizes(files, files[0].parent)
             console.print(f"Scripts and issue texts for {name} contain {contents}.", soft_wrap=True)
         if uncalibrated(resolve(name)):
-            console.print(f"{name} is {noise_words(resolve(name))};", soft_wrap=True)
+            console.print(f"{name} is {noise_words(resolve(name))};")
             console.print(f"  attnfuzz calibrate --backend {name}", soft_wrap=True)
         backend = resolve(name)
         table = family_with(backend.capability).table
         if isinstance(backend, Rehearsed) and (left_out := table.optional(backend.capability, asked=False)):
-            console.print(f"Not drawn for {name}: {', '.join(left_out)}; see Capability.", soft_wrap=True)
+            console.print(f"Not drawn for {name}: {', '.join(left_out)}; see Capability.")
             if backend.whole_pool:
                 console.print("  It reads or writes pages that no request owns, which pools beyond 2^31 consist of.")
 

@@ -131,7 +131,8 @@ def say(console: Console, event: events.Event) -> None:
             line = Text(f"Job {event.job} was restarted: {printable(event.text)}")
         case _:
             return
-    console.print(Text.assemble(f"{clock(event.at)}: ", line), soft_wrap=True)
+    # A terminal wraps in the middle of words.
+    console.print(Text.assemble(f"{clock(event.at)}: ", line), soft_wrap=not console.is_terminal)
 
 
 def _label(finding: events.AnyFinding) -> tuple[str, str]:

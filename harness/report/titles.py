@@ -43,6 +43,7 @@ _MISTAKES = {
     Mistake.LSE_BASE: "returns the LSE in another base",
     Mistake.LSE_SIGN: "negates the LSE",
     Mistake.LSE_OF_A_PART: "returns the LSE of a part",
+    Mistake.LSE_LAYOUT: "writes the LSE in another layout",
     Mistake.MERGE_BASE: "merges parts in another base",
     Mistake.MERGE_WEIGHTS: "merges parts with wrong weights",
     Mistake.TABLE_STRIDE: "reads the page table at another stride",

@@ -34,8 +34,9 @@ class CampaignVerdict:
 
 def verdict(standing: Standing) -> CampaignVerdict:
     """Sum up a campaign; known findings are mentioned, but don't lower the level."""
-    spent = f"{_counted(standing)}over {clock(standing.at)}"
-    text = f"{_findings(standing)} {spent}"
+    findings = _findings(standing)
+    comma = "," if ", " in findings else ""
+    text = f"{findings}{comma} {_counted(standing)}over {clock(standing.at)}"
     if standing.failure is not None:
         why = "The campaign ended early" if standing.failure.fixable else "The harness itself failed"
         return CampaignVerdict(f"{why}: {text}", Level.FAILED)

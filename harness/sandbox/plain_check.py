@@ -4,10 +4,13 @@ A mistake in the function around a kernel fails nearly all of them, and would be
 """
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from attnfuzz.harness.backends.description import Rehearsed
 from attnfuzz.harness.backends.registry import resolve
@@ -20,7 +23,7 @@ from attnfuzz.harness.verdict.printable import in_a_line, printable
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.any_case import AnyCase
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.case import Case, Unused
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.user_error import UserError
 
@@ -34,6 +37,10 @@ _MOST_LINES = 12
 
 _BASIC = (Kind.RAISED, Kind.UNEXPECTED_REJECTION, *sorted(DEATHS), Kind.UNWRITTEN)
 """Kinds from which others follow, the most basic first: rows that were not written have wrong numbers."""
+
+
+_ALL_ROWS = re.compile(r"(\d+) of \1 such rows|^(?!.*such rows)", re.DOTALL)
+"""A message that counts all rows as wrong, or none."""
 
 
 class CannotCall(UserError):
@@ -56,12 +63,17 @@ class Symptom(NamedTuple):
 
 
 class PlainCheck(NamedTuple):
-    """The plain cases of a backend that were judged, the symptoms of those that failed, and the calls of the first."""
+    """The plain cases of a backend that were judged, the symptoms of those that failed, and the calls of the first.
+
+    `beneath_nan` is the failure of the first if slots and pages without a token hold numbers instead of NaN, if it was
+    run so and failed.
+    """
 
     backend: str
     judged: tuple[AnyCase, ...]
     symptoms: tuple[Symptom, ...]
     calls: str = ""
+    beneath_nan: str = ""
 
     @property
     def failed(self) -> int:
@@ -75,11 +87,15 @@ class PlainCheck(NamedTuple):
         return wrong > 0 and wrong >= _NEARLY_ALL * len(self.judged)
 
     @property
-    def _past_the_end(self) -> bool:
+    def is_past_the_end(self) -> bool:
         """Whether all cases have NaN in their outputs, as for a kernel that attends to slots without a token."""
         attention = all(isinstance(case, Case) for case in self.judged)
         kinds = {symptom.observation.kind for symptom in self.symptoms}
         return attention and kinds == {Kind.NOT_FINITE} and self.failed == len(self.judged)
+
+    @property
+    def _with_numbers(self) -> str:
+        return f" With numbers there, the first case fails like this:\n  {self.beneath_nan}" if self.beneath_nan else ""
 
     @property
     def words(self) -> str:
@@ -109,11 +125,19 @@ class PlainCheck(NamedTuple):
     def _advice(self) -> str:
         """Return the likely remedy, or "" if it is not known."""
         if self.symptoms[0].observation.kind is Kind.UNWRITTEN and self.failed == len(self.judged):
-            return "Write every row of the given tensor: out.copy_(result). An assignment, out = result, writes none."
-        if self._past_the_end:
+            name = "lse" if self.symptoms[0].observation.place == "lse" else "out"
+            if not _ALL_ROWS.search(self.symptoms[0].observation.message):
+                return (
+                    "Some rows are written. Lengths, offsets and page ids are int32: does the kernel read them as such?"
+                )
+            write = f"{name}.copy_(result). An assignment, {name} = result, writes none."
+            return f"Write every row of the given tensor: {write}"
+        if self.is_past_the_end:
             return (
                 "Slots and pages without a token hold NaN. The kernel may read more keys than seq_lens says, which "
-                "counts the new tokens of a request, too, or other pages than block_tables says."
+                "counts the new tokens of a request, too, other pages than block_tables says, or the axes of the cache "
+                "in another order."
+                f"{self._with_numbers}"
             )
         failed = [case for symptom in self.symptoms for case in symptom.cases]
         passed = [case for case in self.judged if case not in failed]
@@ -158,7 +182,20 @@ def check(backend: str, runner: Runner) -> PlainCheck:
                 first = found.get(key, Symptom((), basic))
                 found[key] = first._replace(cases=(*first.cases, case))
     symptoms = sorted(found.values(), key=lambda each: _rank(each.observation))
-    return PlainCheck(backend, tuple(judged), tuple(symptoms), _calls(symptoms, runner))
+    result = PlainCheck(backend, tuple(judged), tuple(symptoms), _calls(symptoms, runner))
+    return result._replace(beneath_nan=_beneath_nan(symptoms[0], runner)) if result.is_past_the_end else result
+
+
+def _beneath_nan(symptom: Symptom, runner: Runner) -> str:
+    """Return the failure of a symptom's first case with numbers in slots and pages without a token, or ""."""
+    case = symptom.cases[0]
+    assert isinstance(case, Case)
+    case = replace(case, pages=replace(case.pages, behind=Unused.NUMBERS, free=Unused.NUMBERS))
+    verdict = runner.verdict(case)
+    if not verdict.failures:
+        return ""
+    message = min(runner.explained(case, verdict).failures, key=_rank).message
+    return "\n  ".join(printable(message).splitlines()[:_MOST_LINES])
 
 
 def check_users(backends: Iterable[str], tell: Callable[[str], None]) -> None:

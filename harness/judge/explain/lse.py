@@ -27,6 +27,8 @@ def lse_claims(row: WrongRow) -> Iterator[Claim]:
     yield _claim(Mistake.LSE_OF_A_PART, largest, lambda each: each.truth.lse - _peak(each))
     yield _claim(Mistake.LSE_OF_A_PART, "as if the LSE were the largest logit", _peak)
     yield from _parts(row, row.lse)
+    heads_first = "as if the LSE were written as [heads, tokens]"
+    yield Claim(Mistake.LSE_LAYOUT, heads_first, _heads_first, aspect=Aspect.LSE)
 
 
 def _claim(mistake: Mistake, words: str, lse: Callable[[WrongRow], float]) -> Claim:
@@ -34,6 +36,15 @@ def _claim(mistake: Mistake, words: str, lse: Callable[[WrongRow], float]) -> Cl
         return replace(row.truth, lse=lse(row))
 
     return Claim(mistake, words, answer, aspect=Aspect.LSE)
+
+
+def _heads_first(row: WrongRow) -> Alternative | None:
+    """Return the LSE of the row that has this row's place in a tensor [heads, tokens]; None for this row itself."""
+    tokens, heads = row.answer.lse.shape
+    head, token = divmod(row.token * heads + row.head, tokens)
+    if (token, head) == (row.token, row.head):
+        return None
+    return replace(row.truth, lse=row.answer.lse[token, head].item())
 
 
 def _peak(row: WrongRow) -> float:

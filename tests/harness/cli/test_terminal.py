@@ -24,7 +24,7 @@ from attnfuzz.harness.campaign.events import (
     UnconfirmedKept,
 )
 from attnfuzz.harness.campaign.standing import Standing, TimelinePoint
-from attnfuzz.harness.cli.display import display_on, summarise
+from attnfuzz.harness.cli.display import display_on, say, summarise
 from attnfuzz.harness.cli.status import BARS, Status, recent_rate, score_table, trend
 from attnfuzz.harness.families.attention import AttentionFamily
 from attnfuzz.harness.findings.state import State
@@ -268,6 +268,16 @@ def test_a_cause_is_shown_with_its_needs_backends_and_modes(width: int) -> None:
     assert lines[-1] == "1 new cause (8 failures) in 1,000 cases over 9 s (seed 7)."
 
 
+def test_a_terminal_gets_lines_that_end_between_words() -> None:
+    narrow = console(terminal=True, width=60)
+    first, *_ = without_sinks(CASE)
+    say(narrow, first)
+    assert [line.rstrip() for line in written(narrow)] == [
+        "60 s: Finding: computes a wrong output with sinks",
+        f"({BEFORE}, decode)",
+    ]
+
+
 def test_a_failure_of_a_cause_that_is_on_file_says_so() -> None:
     pipe = console()
     first, second, *_ = without_sinks(CASE)
@@ -291,7 +301,7 @@ def test_an_open_finding_says_how_often_it_failed() -> None:
     assert "Finding 2 of 2, open" in "\n".join(lines)
     assert "found by an earlier campaign; failed in 2 of 3 runs of this one" in lines
     assert "  attnfuzz replay out/findings/an-old-finding" in lines
-    assert lines[-1].startswith("1 new finding, 1 open in 1,000 cases")
+    assert lines[-1].startswith("1 new finding, 1 open, in 1,000 cases")
 
 
 def test_findings_without_work_take_one_line_each() -> None:

@@ -120,7 +120,7 @@ def busy_page() -> str:
 def test_a_page_is_well_formed_and_says_the_verdict_first() -> None:
     page = busy_page()
     text = words(page)
-    verdict = "1 new finding, 1 returned, 1 open, 1 fixed (1 known) in 90 cases over 1:00:00"
+    verdict = "1 new finding, 1 returned, 1 open, 1 fixed (1 known), in 90 cases over 1:00:00"
     assert verdict in text
     assert text.index(verdict) < text.index("Causes") < text.index("Margins") < text.index("Coverage")
     ids = parsed(page).ids

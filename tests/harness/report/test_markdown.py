@@ -66,7 +66,7 @@ def everything(text: str, times: int) -> Standing:
 def test_the_summary_begins_with_the_verdict_and_lists_findings_by_state() -> None:
     events = [started("fake"), filed(CASE, "n"), checked(CASE, State.OPEN, "o"), checked(CASE, State.FIXED, "f")]
     lines = render_markdown(Standing.of([*events, finished()])).splitlines()
-    assert lines[0] == "# attnfuzz: 1 new finding, 1 open, 1 fixed over 1:00:00"
+    assert lines[0] == "# attnfuzz: 1 new finding, 1 open, 1 fixed, over 1:00:00"
     rows = [line for line in lines if "attnfuzz replay" in line]
     assert [row.split(" | ")[0] for row in rows] == ["| new", "| open", "| fixed"]
     assert "computes a wrong output (fake, decode)" in rows[0]

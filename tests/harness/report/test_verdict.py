@@ -36,7 +36,7 @@ def test_findings_are_counted_by_state() -> None:
         filed(CASE, "six", known="upstream knows"),
         finished(),
     ]
-    text = "2 new findings, 1 returned, 1 open, 1 fixed (1 known) in 1,200 cases over 1:00:00"
+    text = "2 new findings, 1 returned, 1 open, 1 fixed (1 known), in 1,200 cases over 1:00:00"
     assert verdict_of(*events) == (text, Level.BAD)
 
 
@@ -44,14 +44,14 @@ def test_failures_of_one_cause_are_counted_as_one() -> None:
     (first, *others) = without_sinks(CASE)
     assert verdict_of(first, *others, finished())[0].startswith("1 new cause (4 failures) in ")
     more = [checked(CASE, State.OPEN, "o"), checked(CASE, State.FIXED, "f"), filed(CASE, "k", known="upstream knows")]
-    text = "1 new cause, 1 open (5 failures), 1 fixed (1 known) in 1,200 cases over 1:00:00"
+    text = "1 new cause, 1 open (5 failures), 1 fixed (1 known), in 1,200 cases over 1:00:00"
     assert verdict_of(first, *others, *more, finished()) == (text, Level.BAD)
 
 
 def test_causes_whose_needs_there_was_no_time_to_find_are_counted() -> None:
     raw = [replace(each, ablated=False) for each in (filed(CASE, "one"), filed(CASE, "k", known="upstream knows"))]
     text, _ = verdict_of(*raw, filed(CASE, "two"), finished())
-    assert text.startswith("2 new findings, 1 with unknown needs (1 known) in ")
+    assert text.startswith("2 new findings, 1 with unknown needs (1 known), in ")
 
 
 def test_one_finding_is_one_finding() -> None:
@@ -91,8 +91,8 @@ def test_a_resumed_campaign_is_judged_by_how_it_ends() -> None:
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        (OUT_OF_TIME, "No findings, 1 suspect not confirmed for lack of time in "),
-        (JOB_KILLED, "No findings, 1 suspect not confirmed because the job was killed each time in "),
+        (OUT_OF_TIME, "No findings, 1 suspect not confirmed for lack of time, in "),
+        (JOB_KILLED, "No findings, 1 suspect not confirmed because the job was killed each time, in "),
     ],
 )
 def test_an_unsettled_suspect_is_not_good(reason: str, words: str) -> None:

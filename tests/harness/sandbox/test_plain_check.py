@@ -56,7 +56,11 @@ def arranges(*, k_cache, **_):
 def wrong(*, out, scale, **given):
     out.copy_(attention(scale=2 * scale, **given))
 
-RIGHT, RETURNS, RAISES, WRONG = map(FunctionBackend, (right, returns, raises, wrong))
+def reads_hnd(*, out, k_cache, v_cache, **given):
+    k, v = (each.reshape(len(each), each.shape[2], each.shape[1], -1).transpose(1, 2) for each in (k_cache, v_cache))
+    out.copy_(attention(k_cache=k, v_cache=v, **given))
+
+RIGHT, RETURNS, RAISES, WRONG, READS_HND = map(FunctionBackend, (right, returns, raises, wrong, reads_hnd))
 LSE = FunctionBackend(writes_no_lse, contract=Contract(lse=LseBase.E))
 ARRANGED = FunctionBackend(never_called, arrange=arranges)
 """
@@ -136,12 +140,23 @@ def test_the_remedy_names_the_property_that_all_failing_cases_have_and_no_other(
     assert "If the kernel" not in PlainCheck("mine", (decode, extend, replace(extend, seed=1)), (raises,)).words
     unwritten = observed(Kind.UNWRITTEN)
     assert "out.copy_(result)" in PlainCheck("mine", (decode,), (unwritten,)).words
+    part = Observation(kind=Kind.UNWRITTEN, place="out", message="never written; 4 of 8 such rows")
+    assert "Some rows are written" in PlainCheck("mine", (decode,), (Symptom((decode,), part),)).words
+    assert "lse.copy_(result)" in PlainCheck("mine", (decode,), (observed(Kind.UNWRITTEN, place="lse"),)).words
 
 
 def test_nan_in_all_plain_cases_points_to_slots_without_a_token() -> None:
     decode, nan = decode_case("mine"), observed(Kind.NOT_FINITE)
     assert "may read more keys than seq_lens says" in PlainCheck("mine", (decode,), (nan,)).words
     assert "seq_lens says" not in PlainCheck("mine", (decode, replace(decode, seed=1)), (nan,)).words
+
+
+@pytest.mark.slow
+def test_below_nan_the_first_case_is_run_with_numbers(named: Named) -> None:
+    with Runner([named("READS_HND")]) as runner:
+        found = check(named("READS_HND"), runner)
+    assert {symptom.observation.kind for symptom in found.symptoms} == {Kind.NOT_FINITE}
+    assert "With numbers there, the first case fails like this:\n  request " in found.words
 
 
 def test_a_failure_in_few_cases_is_fuzzed() -> None:

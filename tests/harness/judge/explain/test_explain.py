@@ -182,6 +182,12 @@ def test_a_right_lse_needs_no_words(right: WrongRow) -> None:
     assert said_of_lse(right, right.truth.lse) == []
 
 
+def test_an_lse_with_heads_first_is_named(right: WrongRow) -> None:
+    lse = right.answer.lse
+    transposed = lse.T.reshape(lse.shape)[right.token, right.head].item()
+    assert "as if the LSE were written as [heads, tokens]" in said_of_lse(right, transposed)
+
+
 def test_an_lse_of_a_part_of_the_keys_is_named(right: WrongRow) -> None:
     weights, _ = right.weights_and_values
     lse = right.truth.lse + weights[:40].sum().log().item()
