@@ -116,6 +116,10 @@ class AttentionArch(StrEnum):
     MHA = "MHA"
 
 
+_MULTIPROCESSORS = 132
+"""Those of an H200, by which Triton's decodes are split."""
+
+_TRITON = "layers.attention.triton_backend"
 _FLASHINFER = "layers.attention.flashinfer_backend"
 _FLASHINFER_MLA = "layers.attention.flashinfer_mla_backend"
 _UNUSED = "its parent's, for the kernels that it was made for: the TRT-LLM backends override all code that runs them"
@@ -140,13 +144,37 @@ CHANGES = (
         "it is about experts, and there are none",
     ),
     ChangedName(
-        "layers.attention.flashattention_backend",
-        "AttentionArch",
-        AttentionArch,
+        _TRITON,
+        "get_device_core_count",
+        _always(_MULTIPROCESSORS),
         _ALL,
-        "layers/attention/flashattention_backend.py:330",
-        "a stub has no members that are equal to those of a model",
-        kinds=("fa3", "fa3_mla"),
+        "layers/attention/triton_backend.py:106",
+        "a decode is split by the size of the GPU",
+        kinds=("triton",),
+    ),
+    ChangedName(
+        _TRITON,
+        "mambaish_config",
+        _always(None),
+        span("0.5.18"),
+        "layers/attention/triton_backend.py:130",
+        "a stub would answer that the model has Mamba layers",
+        kinds=("triton",),
+    ),
+    *(
+        ChangedName(
+            f"layers.attention.{module}",
+            "AttentionArch",
+            AttentionArch,
+            versions,
+            f"layers/attention/{module}.py:{line}",
+            "a stub has no members that are equal to those of a model",
+            kinds=kinds,
+        )
+        for module, versions, line, kinds in (
+            ("flashattention_backend", _ALL, 330, ("fa3", "fa3_mla")),
+            ("triton_backend", span("0.5.10"), 92, ("triton",)),
+        )
     ),
     ChangedName(
         "layers.attention.trtllm_mla_backend",

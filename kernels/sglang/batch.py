@@ -16,7 +16,9 @@ from attnfuzz.kernels.planning.lengths import running_sum
 from attnfuzz.kernels.sglang.padding import extends
 from attnfuzz.kernels.sglang.pool import first_new, new_tokens
 from attnfuzz.kernels.sglang.runner import Server
+from attnfuzz.kernels.sglang.trees import draft_depth, topk_of
 from attnfuzz.reference.case import Case, Mode, Request, Step
+from attnfuzz.reference.masks import mask_of
 
 _FORWARD_MODES = {
     Mode.DECODE: "DECODE",
@@ -141,34 +143,39 @@ def spec_info(loaded: Any, case: Case, step: Step, device: torch.device) -> Any 
     eagle = loaded.module("sglang.srt.speculative.eagle_info")
     match step.mode:
         case Mode.TARGET_VERIFY:
-            return _verify(eagle, step, device)
+            return _verify(eagle, case, step, device)
         case Mode.DRAFT_EXTEND | Mode.DRAFT_EXTEND_V2:
             return _draft_extend(eagle, case, step, device)
         case _:
             return None
 
 
-def _verify(eagle: Any, step: Step, device: torch.device) -> Any:
+def _verify(eagle: Any, case: Case, step: Step, device: torch.device) -> Any:
     """Return the input of the target model (speculative/eagle_worker.py:694)."""
     stride = step.tokens_per_request
     return _made(
         eagle.EagleVerifyInput,
-        custom_mask=chain_mask([first_new(request) for request in step.requests], stride).to(device),
+        custom_mask=verify_mask(case, step).to(device),
         draft_token_num=stride,
-        spec_steps=stride - 1,
-        topk=1,
+        spec_steps=draft_depth(case),
+        topk=topk_of(case),
         num_tokens_per_req=stride,
     )
 
 
-def chain_mask(prefixes: Sequence[int], drafts: int) -> torch.Tensor:
-    """Return the mask of requests that verify a chain of drafts, bool: for each request [drafts, prefix + drafts].
+def verify_mask(case: Case, step: Step) -> torch.Tensor:
+    """Return the flat mask of a verify, bool: for each request [drafts, prefix + drafts].
 
-    A server builds it on the device for trees and chains (speculative/eagle_utils.py:76, TreeMaskMode.FULL_MASK).
+    A server builds it on its GPU, for trees and chains (speculative/eagle_utils.py:76, TreeMaskMode.FULL_MASK).
     """
-    chain = torch.ones(drafts, drafts, dtype=torch.bool).tril()
-    rows = [torch.nn.functional.pad(chain, (prefix, 0), value=True).flatten() for prefix in prefixes]
-    return torch.cat(rows) if rows else torch.ones(0, dtype=torch.bool)
+    masks = []
+    for request in step.requests:
+        mask = mask_of(case, step, request)
+        if mask is None:
+            rows = torch.ones(request.q_len, request.kv_len, dtype=torch.bool)
+            mask = rows.tril(request.kv_len - request.q_len)
+        masks.append(mask.flatten())
+    return torch.cat([*masks, torch.empty(0, dtype=torch.bool)])
 
 
 def _draft_extend(eagle: Any, case: Case, step: Step, device: torch.device) -> Any:

@@ -33,6 +33,7 @@ class GraphBuffers:
     stride: int
     fill: int
     stale_rows: bool
+    verify: bool
     draft: bool
     req_pool_indices: torch.Tensor
     seq_lens: torch.Tensor
@@ -58,6 +59,7 @@ class GraphBuffers:
             stride=stride,
             fill=fill,
             stale_rows=stale,
+            verify=mode is Mode.TARGET_VERIFY,
             draft=mode in (Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2),
             req_pool_indices=zeros("req_pool_indices", batch, torch.int64),
             seq_lens=zeros("seq_lens", batch, torch.int32 if stale else torch.int64).fill_(fill),
@@ -90,6 +92,9 @@ class GraphBuffers:
         batch.req_pool_indices, batch.seq_lens = self.req_pool_indices[:size], self.seq_lens[:size]
         batch.seq_lens_cpu = self.seq_lens_cpu[:size]
         batch.seq_lens_sum = size * self.fill
+        if self.verify:
+            seen = (size * self.fill + tokens) * self.stride
+            batch.spec_info.custom_mask = torch.ones(seen, dtype=torch.bool, device=self.seq_lens.device)
         if self.draft:
             batch.extend_seq_lens, batch.extend_seq_lens_cpu = self.extend_seq_lens[:size], [self.stride] * size
             batch.extend_num_tokens = tokens

@@ -8,14 +8,16 @@ from msgspec import structs
 from packaging.version import Version
 
 from attnfuzz.kernels.interface.backend import Op
+from attnfuzz.kernels.libraries.interpreted import DTYPES
 from attnfuzz.kernels.libraries.torch_sdpa import SDPA
 from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.sglang import triton
 from attnfuzz.kernels.sglang.flash_attention import LIBRARY as FLASH_ATTENTION
 from attnfuzz.kernels.sglang.orders import orders_of
 from attnfuzz.kernels.sglang.torch_functions import attend
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, KvView, Mode, QueryView
+from attnfuzz.reference.case import Case, KvView, Mask, Mode, QueryView
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
@@ -139,6 +141,25 @@ _KINDS: Final = (
         calibrated="trtllm_mla",
     ),
     SglangKind(
+        "triton",
+        "triton_backend",
+        "TritonAttnBackend",
+        "TritonMultiStepDraftBackend",
+        structs.replace(
+            _COMMON,
+            dtypes=DTYPES,
+            max_head_dim=128,
+            page_sizes=_ANY_PAGES,
+            windows=True,
+            sinks=True,
+            soft_cap=True,
+            masks=(Mask.CAUSAL, Mask.TREE),
+        ),
+        ops=tuple,
+        theory=triton.noise,
+        check=triton.check_case,
+    ),
+    SglangKind(
         "torch_native",
         "torch_native_backend",
         "TorchNativeAttnBackend",
@@ -151,13 +172,13 @@ _KINDS: Final = (
             graph_modes=(),
             dtypes=(DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32),
             page_sizes=_ANY_PAGES,
+            windows=True,
             padding=False,
         ),
         ops=lambda: (SDPA,),
         stand_ins={"scaled_dot_product_attention": attend},
         calibrated="torch_sdpa",
         theory=lambda dtype: NoiseModel.torch_sdpa_cpu(dtype.torch_dtype),
-        since={Version("0.5.13"): {"windows": True}},
     ),
     SglangKind(
         "fa3",

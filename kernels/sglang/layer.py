@@ -27,6 +27,7 @@ def attention_layer(loaded: Any, case: Case, bench: Bench) -> Any:
         head_dim=geometry.head_dim_qk,
         v_head_dim=geometry.head_dim_vo,
         sliding_window_size=geometry.window_left,
+        **({"logit_cap": geometry.soft_cap} if geometry.soft_cap else {}),
     )
 
 

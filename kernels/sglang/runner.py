@@ -19,6 +19,7 @@ from attnfuzz.kernels.sglang.layer import attention_layer, prefill_layer
 from attnfuzz.kernels.sglang.padding import ranks_of
 from attnfuzz.kernels.sglang.pins import REMEDY, pinned
 from attnfuzz.kernels.sglang.pool import Halves, RequestRows, ServerPool, release_kv_pool
+from attnfuzz.kernels.sglang.trees import draft_depth, topk_of
 from attnfuzz.reference.case import Case, Mode, Step
 
 _SINCE_HALVES = Version("0.5.23")
@@ -100,9 +101,9 @@ class Server:
         if drafts:
             arguments |= {
                 "speculative_algorithm": "EAGLE",
-                "speculative_eagle_topk": 1,
+                "speculative_eagle_topk": topk_of(self.case),
                 "speculative_num_draft_tokens": drafts,
-                "speculative_num_steps": drafts - 1,
+                "speculative_num_steps": draft_depth(self.case),
             }
         return arguments
 
@@ -110,8 +111,14 @@ class Server:
         geometry = self.case.geometry
         kv_dtype = geometry.kv_dtype.torch_dtype
         own_pool = release_kv_pool(self.loaded, self.case, self.pool, kv_dtype)
-        # Slots are physical, not virtual (0.5.17: unified_mem_hooks.py:62).
-        allocator = ServerMock("token_to_kv_pool_allocator", get_kvcache=lambda: own_pool, full_v2p_page_table=ABSENT)
+        allocator = ServerMock(
+            "token_to_kv_pool_allocator",
+            get_kvcache=lambda: own_pool,
+            # Slots are physical, not virtual (0.5.17: unified_mem_hooks.py:62), and those of one pool for all layers
+            # (layers/attention/triton_backend.py:1287).
+            full_v2p_page_table=ABSENT,
+            translate_loc_from_full_to_swa=ABSENT,
+        )
         algorithm = self.loaded.module("sglang.srt.speculative.spec_info").SpeculativeAlgorithm
         return ServerMock(
             "model_runner",
@@ -135,11 +142,16 @@ class Server:
             token_to_kv_pool_allocator=allocator,
             kv_index_translator=self._translator(own_rows, own_pool, allocator),
             max_running_requests=own_rows.size,
+            gpu_id=0,
+            decode_num_tokens_per_req=lambda: self.draft_tokens or 1,
             prefill_attention_backend_str=self.loaded.kind.server_name,
             decode_attention_backend_str=self.loaded.kind.server_name,
             model=ServerMock("model", modules=lambda: [self.layer]),
             # No Mamba layers, and whole activations on each rank (0.5.23: model_runner.py).
             mambaish_config=None,
+            hybrid_gdn_config=None,
+            kimi_linear_config=None,
+            linear_attn_model_spec=None,
             attn_tp_sequence_sharded=lambda _: False,
             enable_elastic_ep=False,
             is_draft_worker=False,
@@ -180,6 +192,7 @@ class Server:
             attention_arch="MLA" if geometry.latent else "MHA",
             is_local_attention_model=bool(geometry.attention_chunk),
             attention_chunk_size=geometry.attention_chunk or None,
+            swa_v_head_dim=dims["v_head_dim"],
             context_len=self.context_len,
             hidden_size=geometry.q_heads * group * geometry.head_dim_vo,
             scaling=softmax_scale(self.case),

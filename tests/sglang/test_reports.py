@@ -46,8 +46,10 @@ def test_a_report_fails_in_the_release_that_had_it_and_passes_in_the_one_that_fi
     bug = BUGS[name]
     shown = shown_on(bug.release, case_of(bug), kinds(bug), runner, after=bug.release_after, examples=0)
     assert shown.before is not None
-    assert shown.after is not None
     assert any(failure.kind in kinds(bug) for failure in shown.before.failures)
+    if not bug.release_after:
+        return
+    assert shown.after is not None
     assert shown.after.unsupported is None
     assert not shown.after.failures
 
@@ -104,5 +106,7 @@ def met(bug: Bug, runner: Runner) -> Iterator[Caught]:
 
 
 def is_gone(failure: Observation, caught: Caught, bug: Bug, runner: Runner) -> bool:
+    if not bug.release_after:
+        return True
     verdict = runner.verdict(caught.case.having(backend=bug.release_after))
     return verdict.unsupported is None and all(each.kind is not failure.kind for each in verdict.failures)

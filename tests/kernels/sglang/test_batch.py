@@ -7,7 +7,7 @@ from loaded_tree import LoadedTree, served, served_case
 from msgspec.structs import replace
 
 from attnfuzz.kernels.releases.answers import ASKED, Unanswered
-from attnfuzz.kernels.sglang.batch import chain_mask, forward_batch, new_keys, pad
+from attnfuzz.kernels.sglang.batch import forward_batch, new_keys, pad
 from attnfuzz.kernels.sglang.padding import Ranks
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.reference.case import Mode, Request, Scales, Step
@@ -139,8 +139,3 @@ def test_an_unknown_question_to_the_server_ends_the_run(loaded: LoadedTree) -> N
         loaded.module("sglang.srt.curious").init(server.model_runner)
     with pytest.raises(Unanswered):
         ASKED.check()
-
-
-def test_the_mask_of_a_chain_has_the_prefix_and_earlier_drafts() -> None:
-    mask = chain_mask([2, 0], 2)
-    assert mask.tolist() == [True, True, True, False, True, True, True, True, True, False, True, True]

@@ -22,11 +22,6 @@ def test_the_modes_of_a_kind_are_those_with_an_order_of_events(name: str) -> Non
     assert not set(newest.graph_modes) - set(newest.modes)
 
 
-def test_torch_native_has_windows_since_the_version_that_masks_them() -> None:
-    assert not capability_of("torch_native", Version("0.5.12.post1")).windows
-    assert capability_of("torch_native", Version("0.5.13")).windows
-
-
 def test_attention_of_torch_is_launched() -> None:
     launched: list[str] = []
 
