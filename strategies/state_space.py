@@ -90,7 +90,7 @@ _SUPPORTED: dict[str, Callable[[Any], Iterable[object]]] = {
     "state value dim": lambda can: set(map(dim_class, value_dims(can))),
     "taps": lambda can: set(map(taps, can.widths)) if can.op is StateOp.CONV else ("4",),
     "strided": lambda can: _YES.values() if can.strided else ("none",),
-    **{name: partial(_flags, name) for name in ("normed", "gated", "biased", "activated", "narrow")},
+    **{name: partial(_flags, name) for name in ("normed", "gated", "biased", "activated", "narrow", "columns")},
     **{name.replace("_", " "): partial(_flags, name) for name in ("no_skip", "no_step_bias", "no_softplus")},
     "transposed": lambda can: _YES.values() if can.transposed else ("none",),
     "input dtype": lambda can: can.dtypes,

@@ -66,6 +66,7 @@ def _cases(draw: DrawFn, can: "StateCapability", backend: str, lean: Lean) -> St
         no_skip=draws.of("no skip", _rarely(can.no_skip), yes),
         no_step_bias=draws.of("no step bias", _rarely(can.no_step_bias), yes),
         no_softplus=draws.of("no softplus", _rarely(can.no_softplus), yes),
+        columns=draws.of("columns", _rarely(can.columns), yes),
         gated=draws.of("gated", can.gated, yes),
         biased=draws.of("biased", can.biased, yes),
         activated=draws.of("activated", can.activated, yes),

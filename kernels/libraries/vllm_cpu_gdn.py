@@ -18,6 +18,11 @@ def _clear_new(state: torch.Tensor, slots: torch.Tensor, has_initial_state: torc
         state[new] = 0
 
 
+def _dense(a: torch.Tensor, b: torch.Tensor, copies: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copy both as the layer does before all operators, or pass them as they are."""
+    return (a.contiguous(), b.contiguous()) if copies else (a, b)
+
+
 def prefill(
     *,
     query: torch.Tensor,
@@ -71,16 +76,18 @@ def decode(
     cu_seqlens: torch.Tensor,
     normed: bool,
     out: torch.Tensor,
+    copies: bool = True,
 ) -> None:
     """Run decodes as _cpu_gdn_attention_nonspec does (gdn_attention.py:263)."""
+    a, b = _dense(a, b, copies)
     result = CustomOps().fused_sigmoid_gating_delta_rule_update_cpu(
         A_log=A_log,
         dt_bias=dt_bias,
         q=query.unsqueeze(0),
         k=key.unsqueeze(0),
         v=value.unsqueeze(0),
-        a=a.contiguous(),
-        b=b.contiguous(),
+        a=a,
+        b=b,
         initial_state_source=state,
         initial_state_indices=slots,
         cu_seqlens=cu_seqlens,
@@ -104,10 +111,12 @@ def verify(
     num_accepted: torch.Tensor,
     normed: bool,
     out: torch.Tensor,
+    copies: bool = True,
 ) -> None:
     """Run drafts as _spec_forward does (gdn_attention.py:557)."""
     if not len(query):
         return
+    a, b = _dense(a, b, copies)
     out.copy_(
         CustomOps().fused_sigmoid_gating_delta_rule_update_spec_cpu(
             A_log=A_log,
@@ -115,8 +124,8 @@ def verify(
             q=query,
             k=key,
             v=value,
-            a=a.contiguous(),
-            b=b.contiguous(),
+            a=a,
+            b=b,
             initial_state_source=state,
             spec_state_indices=draft_slots.contiguous(),
             num_accepted_tokens=num_accepted,

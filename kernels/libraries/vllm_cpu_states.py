@@ -72,7 +72,10 @@ GATED_DELTA = _backend(
 GATED_DELTA_UPDATE = replace(
     GATED_DELTA,
     label="vllm_cpu:gated_delta_update",
-    functions={StateMode.DECODE: gdn.decode, StateMode.VERIFY: gdn.verify},
+    functions={
+        StateMode.DECODE: partial(gdn.decode, copies=False),
+        StateMode.VERIFY: partial(gdn.verify, copies=False),
+    },
     capability=replace(
         GATED_DELTA.capability,
         modes=(StateMode.DECODE, StateMode.VERIFY),
@@ -117,7 +120,9 @@ GDN_CONV_AMX = _backend(
 MAMBA_CONV = _backend(
     "vllm_cpu:mamba_conv",
     {StateMode.PREFILL: mamba.conv_prefill, StateMode.DECODE: mamba.conv_decode, StateMode.VERIFY: mamba.conv_verify},
-    replace(_CONV, dtypes=_DTYPES, widths=(2, 3, 4, 5), padded_rows=(PaddedRow.DUMMY,), transposed=True),
+    replace(
+        _CONV, dtypes=_DTYPES, widths=(2, 3, 4, 5), padded_rows=(PaddedRow.DUMMY,), transposed=True, columns=_EITHER
+    ),
     StateNoise(activation=_BF16, middle=_BF16),
 )
 MAMBA = _backend(
@@ -137,6 +142,7 @@ MAMBA = _backend(
         no_skip=_EITHER,
         no_step_bias=_EITHER,
         no_softplus=_EITHER,
+        columns=_EITHER,
     ),
     _VECTOR,
 )

@@ -7,7 +7,7 @@ from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.recurrent.case import PaddedRow, StateCase, StateMode, StateOp
 
-OPTIONS = ("normed", "gated", "biased", "activated", "narrow", "no_skip", "no_step_bias", "no_softplus")
+OPTIONS = ("normed", "gated", "biased", "activated", "narrow", "no_skip", "no_step_bias", "no_softplus", "columns")
 """Fields of cases of which a capability has the supported values."""
 
 
@@ -28,9 +28,9 @@ class StateCapability:
     A pool is `swapped` if it stores [value_heads, value_dim, key_dim] in a slot, which a function then gets, or the
     inputs of a convolution one after another with all channels, of which it gets a transposed view.
 
-    `normed`, `gated`, `biased`, `activated`, `narrow`, `no_skip`, `no_step_bias` and `no_softplus` are the values of a
-    case's field that are supported. A convolution that `converts` may keep its inputs in float32. Decays and beta are
-    `given` as numbers, or computed by the kernel. `empty_rows`: requests without tokens may be in a step.
+    `normed`, `gated`, `biased`, `activated`, `narrow`, `no_skip`, `no_step_bias`, `no_softplus` and `columns` are the
+    values of a case's field that are supported. A convolution that `converts` may keep its inputs in float32. Decays
+    and beta are `given` as numbers, or computed by the kernel. `empty_rows`: requests without tokens may be in a step.
     """
 
     op: StateOp
@@ -61,6 +61,7 @@ class StateCapability:
     no_skip: tuple[bool, ...] = (False,)
     no_step_bias: tuple[bool, ...] = (False,)
     no_softplus: tuple[bool, ...] = (False,)
+    columns: tuple[bool, ...] = (False,)
     transposed: bool = False
     converts: bool = False
     given: bool = False

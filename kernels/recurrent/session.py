@@ -19,6 +19,10 @@ _SPARE = 2
 _STALE = 3.0
 """The number in slots that no request has written."""
 
+_SLOTS = frozenset({"slots", "target_slots", "draft_slots", "draft_targets"})
+_MORE_COLUMNS = 2
+"""Columns of a table of slots behind those of a list."""
+
 _STRIDE_GAP = 16
 """Elements between the rows of strided inputs."""
 
@@ -293,10 +297,18 @@ class StateSession:
         case, memory = self._case, self._bench.memory
         shape = (case.shape.value_dim,) if case.op is StateOp.CONV else (case.shape.value_heads, case.shape.value_dim)
         placed = {name: self._placed(name, each) for name, each in self._contents(inputs).items()}
-        metadata = {name: memory.copy(name, each) for name, each in self._metadata(batch).items()}
+        metadata = {name: self._placed_list(name, each) for name, each in self._metadata(batch).items()}
         out = memory.tensor("out", (batch.tokens, *shape), case.dtype.torch_dtype, fill=Fill.OUTPUT)
         state = self._pool if case.op is StateOp.CONV else self._stored
         return {**self._weights, **placed, **metadata, "state": state, "out": out}
+
+    def _placed_list(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        """Place metadata: a list or table of slots as columns of a wider table if the case says so."""
+        memory = self._bench.memory
+        if not self._case.columns or name not in _SLOTS or not value.numel():
+            return memory.copy(name, value)
+        inner = value.shape[1] if value.dim() > 1 else 1
+        return memory.copy(name, value, stride=(inner + _MORE_COLUMNS, *(1,) * (value.dim() - 1)))
 
     # Graphs
 

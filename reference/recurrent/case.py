@@ -149,7 +149,8 @@ class StateCase(
     the kernel divides them by their length. Inputs are parts of wider rows if `strided`, and have tokens innermost if
     `transposed`. `gated` outputs are multiplied by silu(z), and `biased` convolutions have a bias; an `activated` one
     applies silu. A convolution may keep its inputs in float32. Parameters of heads are `narrow` if A_log, or Mamba's D
-    and dt_bias, have the dtype of inputs in place of float32. Mamba may have no D, no dt_bias, or no softplus.
+    and dt_bias, have the dtype of inputs in place of float32. Mamba may have no D, no dt_bias, or no softplus. Lists of
+    slots are `columns` of wider tables, or dense.
     """
 
     backend: str
@@ -174,6 +175,7 @@ class StateCase(
     no_skip: bool = False
     no_step_bias: bool = False
     no_softplus: bool = False
+    columns: bool = False
     values: StateValues = StateValues.NORMAL
     seed: int = 0
     guard: Guard = Guard.RIGHT

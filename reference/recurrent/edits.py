@@ -27,6 +27,7 @@ _PLAIN = (
     "no_skip",
     "no_step_bias",
     "no_softplus",
+    "columns",
     "values",
     "state_dtype",
     "dtype",

@@ -347,6 +347,7 @@ STATE_TABLE = FeatureTable(
                 ("no skip", "no_skip"),
                 ("no step bias", "no_step_bias"),
                 ("no softplus", "no_softplus"),
+                ("columns", "columns"),
             )
         ),
     ),
