@@ -5,7 +5,7 @@ Two runs of a case have the same digest if no kernel, and no caller, can tell th
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,10 +15,15 @@ from attnfuzz.kernels.interface.backend import Op
 
 
 class PlanDigest:
-    """Digests each launch as it is made, and each result. It is the tracer of a launcher."""
+    """Digests each launch as it is made, and each result. It is the tracer of a launcher.
+
+    `parts` has each argument and result with a digest of its own, in order.
+    """
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
+        self._step = ""
+        self.parts: list[tuple[str, str]] = []
 
     def hexdigest(self) -> str:
         """Return the digest so far."""
@@ -27,6 +32,7 @@ class PlanDigest:
     def begin_step(self, index: int, mode: str, *, related: bool = False) -> None:
         """Add the beginning of a step."""
         self._add("step", index, mode, related)
+        self._step = f"step {index} ({mode})"
 
     def begin_again(self) -> None:
         """Add that the step begins again."""
@@ -40,8 +46,7 @@ class PlanDigest:
         """Add a call with its arguments: values of tensors that it may read, and forms of all."""
         self._add("launch", op.name)
         for name in sorted(arguments):
-            self._add(name)
-            self._add_value(arguments[name])
+            self._add_part(f"{op.name}: {name}", arguments[name])
 
     def returned(self, result: Any = None, *, raised: bool = False) -> None:
         """Add whether the call raised. Its result is added as an argument of later calls, or as the step's."""
@@ -61,36 +66,41 @@ class PlanDigest:
 
     def result(self, result: object) -> None:
         """Add a step's result."""
-        self._add("result", type(result).__name__)
-        self._add_value(result)
+        self._add_part(f"result: {type(result).__name__}", result)
 
     def _add(self, *words: object) -> None:
         self._hash.update(repr(words).encode())
 
-    def _add_value(self, value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            self._add_tensor(value)
-        elif isinstance(value, Mapping):
-            for name, each in value.items():
-                self._add(name)
-                self._add_value(each)
-        elif isinstance(value, list | tuple):
-            self._add(len(value))
-            for each in value:
-                self._add_value(each)
-        elif dataclasses.is_dataclass(value):
-            for field in dataclasses.fields(value):
-                self._add(field.name)
-                self._add_value(getattr(value, field.name))
-        elif isinstance(value, int | float | str | bytes | torch.dtype | range | None):
-            self._add(value)
-        else:
-            self._add(type(value).__qualname__)
+    def _add_part(self, name: str, value: Any) -> None:
+        part = hashlib.blake2b(digest_size=8)
+        for piece in _pieces(value):
+            part.update(piece)
+        self._add(name, part.hexdigest())
+        self.parts.append((f"{self._step}, {name}", part.hexdigest()))
 
-    def _add_tensor(self, tensor: torch.Tensor) -> None:
-        self._add(tuple(tensor.shape), tensor.stride(), str(tensor.dtype))
-        if tensor.numel() and tensor.device.type == "cpu":
-            self._hash.update(_bytes_of(tensor))
+
+def _pieces(value: Any) -> Iterator[Any]:
+    """Yield the bytes of a value: those of its elements and its form, without addresses."""
+    if isinstance(value, torch.Tensor):
+        yield repr((tuple(value.shape), value.stride(), value.dtype)).encode()
+        if value.numel() and value.device.type == "cpu":
+            yield _bytes_of(value)
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield repr(name).encode()
+            yield from _pieces(each)
+    elif isinstance(value, list | tuple):
+        yield repr(len(value)).encode()
+        for each in value:
+            yield from _pieces(each)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield field.name.encode()
+            yield from _pieces(getattr(value, field.name))
+    elif isinstance(value, int | float | str | bytes | torch.dtype | range | None):
+        yield repr(value).encode()
+    else:
+        yield type(value).__qualname__.encode()
 
 
 def _bytes_of(tensor: torch.Tensor) -> Any:

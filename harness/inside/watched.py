@@ -41,6 +41,7 @@ def watched(task: Task, write: Callable[[bytes], None]) -> Verdict:
         verdict = Execution(task, write, backend=backend, digest=digest).run()
     recorded = Watched(
         plan=digest.hexdigest(),
+        parts=tuple(digest.parts) if task.watch.parts else (),
         lines={file: tuple(sorted(found)) for file, found in lines.items()},
         made=swap is None or swap.applied,
     )

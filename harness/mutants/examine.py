@@ -3,6 +3,8 @@
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Protocol
 
 from attnfuzz.harness.mutants.results import Fate, MeasuredCase, MutantOutcome
@@ -65,49 +67,81 @@ def examined(
     stop: threading.Event,
 ) -> MutantOutcome:
     """Run a mutant on cases until one fails, also in a fresh worker, or the time is over. Raises Stopped."""
-    began, ran, changed, refused, unconfirmed = time.monotonic(), 0, 0, 0, 0
-    watch = Watch(mutant=mutant)
-    fate, failure, number = Fate.SAME_PLANS, None, 0
+    began, watch, tally = time.monotonic(), Watch(mutant=mutant), _Tally()
     runner.renew()
     for each in cases:
         if stop.is_set():
             raise Stopped
-        if ran and time.monotonic() - began >= seconds:
+        if tally.ran and time.monotonic() - began >= seconds:
             break
-        ran += 1
         verdict = runner.watched(each.case, watch)
+        failure = None
         if verdict.failures:
             runner.renew()
-            again = runner.watched(each.case, watch)
-            if again.failures:
-                failure, number = again.failures[0], each.number
-                fate = _fate_of(failure)
-                break
-            unconfirmed += 1
-        elif verdict.watched is not None and not verdict.watched.made:
-            fate = Fate.NOT_MADE
+            failure = next(iter(runner.watched(each.case, watch).failures), None)
+        tally.add(each, verdict, failure)
+        if tally.fate is not None:
             break
-        if verdict.unsupported is not None:
-            refused += 1
-        else:
-            changed += verdict.watched is None or verdict.watched.plan != each.plan
-    if fate is Fate.SAME_PLANS and changed + refused:
-        fate = Fate.SURVIVED if changed else Fate.REFUSES
+    failure, changed = tally.failure, tally.changed
     return MutantOutcome(
         mutant=mutant,
         source=source,
-        fate=fate,
+        fate=tally.fate or (Fate.SURVIVED if changed else Fate.REFUSES if tally.refused else Fate.SAME_PLANS),
         kind="" if failure is None else failure.kind.value,
         place="" if failure is None else failure.place,
-        message="" if failure is None else failure.message.partition("\n")[0],
-        number=number,
-        ran=ran,
+        message=(tally.refused[0] if tally.refused else "") if failure is None else failure.message.partition("\n")[0],
+        number=tally.number,
+        ran=tally.ran,
         reached=len(cases),
-        changed=changed,
-        refused=refused,
-        unconfirmed=unconfirmed,
+        changed=len(changed),
+        difference="" if failure is not None or not changed else _difference(changed[0].case, mutant, runner),
+        refused=len(tally.refused),
+        unconfirmed=tally.unconfirmed,
         seconds=round(time.monotonic() - began, 3),
     )
+
+
+@dataclass
+class _Tally:
+    """The runs of a mutant so far. `fate` is set when no other run can change it."""
+
+    fate: Fate | None = None
+    failure: Observation | None = None
+    number: int = 0
+    ran: int = 0
+    unconfirmed: int = 0
+    changed: list[MeasuredCase] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    def add(self, case: MeasuredCase, verdict: Verdict, failure: Observation | None) -> None:
+        """Add a run, with the failure that came back in a fresh worker, if one did."""
+        self.ran += 1
+        if failure is not None:
+            self.fate, self.failure, self.number = _fate_of(failure), failure, case.number
+        elif verdict.watched is not None and not verdict.watched.made:
+            self.fate = Fate.NOT_MADE
+        elif verdict.unsupported is not None:
+            self.refused.append(verdict.unsupported)
+        elif verdict.watched is None or verdict.watched.plan != case.plan:
+            self.changed.append(case)
+        self.unconfirmed += bool(verdict.failures) and failure is None
+
+
+def _difference(case: AnyCase, mutant: Mutant, runner: WatchingRunner) -> str:
+    """Return the first part of a case's plan that a mutant changes, adds or drops; "" if none does this time."""
+    own, changed = (
+        () if seen is None else seen.parts
+        for seen in (
+            runner.watched(case, Watch(parts=True)).watched,
+            runner.watched(case, Watch(parts=True, mutant=mutant)).watched,
+        )
+    )
+    parts = (
+        (other or one)[0] if one is None or other is None or one[0] == other[0] else f"{other[0]} for {one[0]}"
+        for one, other in zip_longest(own, changed)
+        if one != other
+    )
+    return next(parts, "")
 
 
 def _fate_of(failure: Observation) -> Fate:

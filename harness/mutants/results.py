@@ -79,8 +79,9 @@ class MutantOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     If it fails, `kind`, `place` and `message` are those of its failure, and `number` that of the failing case among the
     drawn ones, from 1: a search with this seed needs that number of cases. `ran` cases ran in `seconds`, of `reached`
-    ones that execute its line; the plan of `changed` ones differs, and `refused` ones are not supported any more.
-    `unconfirmed` failures did not come back in a fresh worker.
+    ones that execute its line. The plan of `changed` ones differs, at first by `difference` in one of them; `refused`
+    ones are not supported any more, for the reason `message`. `unconfirmed` failures did not come back in a fresh
+    worker.
     """
 
     mutant: Mutant
@@ -93,6 +94,7 @@ class MutantOutcome(msgspec.Struct, frozen=True, kw_only=True):
     ran: Count = 0
     reached: Count = 0
     changed: Count = 0
+    difference: str = ""
     refused: Count = 0
     unconfirmed: Count = 0
     seconds: Seconds = 0.0

@@ -18,6 +18,9 @@ from attnfuzz.reference.any_case import AnyCase
 
 T = TypeVar("T")
 
+_CASES_PER_LINE = 50
+"""Number of cases between two lines of progress."""
+
 
 class Crew:
     """`jobs` threads with a runner each, which are closed at the end. A thread only waits for its runner's worker."""
@@ -83,7 +86,11 @@ def run(
         cases = drawn()
         tell(f"Running {len(cases):,} cases on the unchanged code.")
         tasks = [partial(measured, number, case, asked.places) for number, case in enumerate(cases, start=1)]
-        kept = [each for each in team.each([partial(_called, task) for task in tasks]) if each is not None]
+        kept = []
+        for done, each in enumerate(team.each([partial(_called, task) for task in tasks]), start=1):
+            kept += [] if each is None else [each]
+            if not done % _CASES_PER_LINE:
+                tell(f"{done:,} of {len(cases):,}; {len(kept):,} pass.")
         results = replace(results, cases=tuple(sorted(kept, key=lambda each: each.number)))
         yield results
     found = possible(results.cases, lines)

@@ -32,8 +32,9 @@ def fate(outcome: MutantOutcome) -> str:
     if outcome.kind:
         kind = outcome.kind if not outcome.place else f"{outcome.kind} at {outcome.place}"
         return f"{outcome.fate}: {kind}, {count(outcome.number, 'example')}"
-    declined = f", {outcome.refused} refused" if outcome.refused else ""
-    return f"{outcome.fate}: {outcome.changed} of {count(outcome.ran, 'plan')} differ{declined}"
+    first = f", first {outcome.difference}" if outcome.difference else ""
+    declined = f", {outcome.refused} refused: {outcome.message}" if outcome.refused else ""
+    return f"{outcome.fate}: {outcome.changed} of {count(outcome.ran, 'plan')} differ{first}{declined}"
 
 
 def conclusion(results: MutantResults) -> str:

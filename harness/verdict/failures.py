@@ -144,10 +144,12 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 class Watched(msgspec.Struct, frozen=True, kw_only=True):
     """Records of a run: a digest of its plan, the executed `lines` by file, and whether a mutant was `made`.
 
-    The plan is all that a backend hands to its kernels and returns: arguments of every launch, and results.
+    The plan is all that a backend hands to its kernels and returns: arguments of every launch, and results. Its `parts`
+    are these in order, each with its own digest, if the task asked for them.
     """
 
     plan: str
+    parts: tuple[tuple[str, str], ...] = ()
     lines: dict[str, tuple[int, ...]] = {}
     made: bool = True
 

@@ -10,10 +10,11 @@ from attnfuzz.reference.any_case import AnyCase
 class Watch(msgspec.Struct, frozen=True, kw_only=True):
     """Asks for records of a run besides its verdict: its plan, and the executed lines in these `places`.
 
-    With a `mutant`, the backend's code is changed by it.
+    With `parts`, the plan is recorded argument by argument. With a `mutant`, the backend's code is changed by it.
     """
 
     places: tuple[str, ...] = ()
+    parts: bool = False
     mutant: Mutant | None = None
 
 

@@ -54,3 +54,5 @@ def test_nan_bits_and_results_count() -> None:
     one.result(lengths())
     two.result(lengths() + 1)
     assert one.hexdigest() != two.hexdigest()
+    assert [name for name, _ in one.parts] == [name for name, _ in two.parts] == [", result: Tensor"]
+    assert one.parts != two.parts

@@ -94,6 +94,17 @@ def test_survivors_change_a_plan_or_none() -> None:
     assert fate_after(Verdict(watched=Watched(plan="own", made=False))) == (Fate.NOT_MADE, 1, 0)
 
 
+def test_the_first_argument_that_differs_is_recorded_of_a_survivor() -> None:
+    own, other = (
+        replace(PLANNED, watched=Watched(plan=plan, parts=(("attend: query", "a"), ("attend: seq_lens", part))))
+        for plan, part in (("own", "b"), ("other", "c"))
+    )
+    runner = Scripted(other, own, other)
+    found = examined(MUTANT, "x = 0", CASES[:1], runner, seconds=60.0, stop=threading.Event())
+    assert (found.fate, found.difference) == (Fate.SURVIVED, "attend: seq_lens")
+    assert [(watch.parts, watch.mutant) for watch in runner.watches] == [(False, MUTANT), (True, None), (True, MUTANT)]
+
+
 def test_a_mutant_gets_one_case_at_least_and_no_more_when_its_time_is_over() -> None:
     spent = examined(MUTANT, "x = 0", CASES, Scripted(PLANNED), seconds=0.0, stop=threading.Event())
     assert (spent.ran, spent.reached) == (1, 3)
