@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
 from attnfuzz.kernels.meaning.call_pool import Pool
-from attnfuzz.kernels.meaning.entry_point import Arguments, Parameter, RequestSpan
+from attnfuzz.kernels.meaning.entry_point import Arguments, Parameter, RequestSpan, Role
 from attnfuzz.kernels.meaning.forms import tensor_of
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import workspace_bytes
@@ -63,6 +63,14 @@ class Attention:
         (axes,) = (parameter.axes for parameter in self.parameters if parameter.name == self.query)
         sizes = zip(axes, tensor_of(self.arguments, self.query).shape, strict=True)
         return math.prod(size for axis, size in sizes if axis in {"requests", "tokens per request", "tokens"})
+
+    def size(self, axis: str, *roles: Role) -> int:
+        """Return the size of the first axis of a kind, in tensors of these roles, in their order; 0 if none has it."""
+        for role in roles:
+            for parameter in self.parameters:
+                if parameter.role is role and axis in parameter.axes:
+                    return tensor_of(self.arguments, parameter.name).shape[parameter.axes.index(axis)]
+        return 0
 
     @property
     def packed_keys(self) -> tuple[str, ...]:

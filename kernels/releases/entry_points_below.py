@@ -20,6 +20,11 @@ from attnfuzz.kernels.releases.recording import Recording
 from attnfuzz.kernels.releases.release import Release
 from attnfuzz.kernels.releases.signatures import signatures
 
+NOTHING: Final[Mapping[str, Any]] = {}
+
+_UNREAD: Final = frozenset({"multi_ctas_kv_counter_buffer"})
+"""Scratch of the replaced kernels."""
+
 
 @dataclass(frozen=True)
 class KernelsBelow:
@@ -52,9 +57,11 @@ class Below:
         # Arguments at their defaults may be unknown to the replacing kernel.
         parameters = bound.signature.parameters
         arguments = {name: value for name, value in bound.arguments.items() if value is not parameters[name].default}
+        unread: dict[str, Any] = {}
         if function not in self._real:
+            unread = {name: arguments.pop(name) for name in _UNREAD.intersection(arguments)}
             arguments = _for_stand_ins(function, arguments)
-        return self.launch(op, arguments)
+        return self.launch(op, arguments, unread)
 
     def bound(self, function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
         """Bind arguments to the signature of a function, or method, of the pinned FlashInfer. Raises TypeError."""
@@ -69,9 +76,10 @@ class Below:
             raise Unsupported(f"no kernel here replaces {function}")
         return self._ops[function]
 
-    def launch(self, op: Op, arguments: dict[str, Any]) -> Any:
+    def launch(self, op: Op, arguments: dict[str, Any], unread: Mapping[str, Any] = NOTHING) -> Any:
         """Put arguments into guarded memory and launch `op`; a capture records the launch.
 
+        Preconditions are also those of `unread` arguments, which the kernel does not take.
         Returns `out`, with `lse` if the caller asks for it: the release's tensors, or new ones.
         """
         bench, placement, origins = self._bench, Placement(self._bench.memory, self._bench.device), self._origins
@@ -93,7 +101,7 @@ class Below:
                 placement.load()
                 # A capturing stream has no values to look at.
                 if bench.device.type == "cpu" or not torch.cuda.is_current_stream_capturing():
-                    for breach in _breaches(op.name, placed):
+                    for breach in _breaches(op.name, {**placed, **unread}):
                         bench.launcher.report(", ".join(breach.arguments), breach.text)
                 bench.launcher.launch(op, **placed)
                 placement.store()
@@ -123,8 +131,6 @@ def _breaches(function: str, arguments: Mapping[str, Any]) -> tuple[Breach, ...]
 
 def _for_stand_ins(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Adapt arguments that this project's kernels don't take, without changing any result."""
-    # Scratch of the replaced kernels.
-    arguments.pop("multi_ctas_kv_counter_buffer", None)
     query = arguments.get("query")
     if query is not None and query.dtype.itemsize == 1:
         # Every float8 is a bfloat16 and a float16.

@@ -175,14 +175,14 @@ class ServedGraphs:
         return captured.inputs, captured.out
 
     def _runner(self, backend: Any, step: Step) -> GraphBuffers:
-        """Return a mode's buffers for the largest batch that the case captures, and allocate the backend's own."""
+        """Return a mode's buffers for the largest batch of the server, and allocate the backend's own."""
         if step.mode not in self._buffers:
             sizes = (
                 each.padded_batch
                 for each in self._case.steps
                 if each.launch is Launch.CAPTURE and each.mode is step.mode
             )
-            most, stride = max(sizes), step.tokens_per_request
+            most, stride = max(sizes) + self._server.further_requests, step.tokens_per_request
             backend.init_cuda_graph_state(most, most * stride)
             fill = backend.get_cuda_graph_seq_len_fill_value()
             self._buffers[step.mode] = GraphBuffers.allocate(

@@ -41,6 +41,8 @@ class Server:
         ranks: The ranks of the server, including this one.
         draft_tokens: Tokens that a request drafts, 0 without speculation.
         context_len: The model's context length: no request of the case is longer.
+        further_requests: Requests that a batch may have beyond the largest one of the case: a server captures graphs
+            of many sizes, whose buffers have the rows of the largest.
 
     """
 
@@ -55,11 +57,12 @@ class Server:
         # A padded row of a verify has one key and its drafts, so the context length is at least that.
         longest = max(1 + self.draft_tokens, *case.slot_lengths().values(), *(_before_drafts(case)))
         self.context_len = longest + case.max_len_slack
+        self.further_requests = 1 if case.max_len_slack else 0
         config = self._model_config()
         workspace = native_workspace(case) if bench.device.type == "cpu" else ON_A_GPU
         self.args = process.begin(loaded, self.ranks, config, self._arguments(), workspace, bench.device)
         own_rows = loaded.module("sglang.srt.mem_cache.memory_pool").ReqToTokenPool(
-            size=max(len(case.slot_lengths()), *(step.padded_batch for step in case.steps)),
+            size=max(len(case.slot_lengths()), *(step.padded_batch for step in case.steps)) + self.further_requests,
             max_context_len=self.context_len + EXTRA_CONTEXT + self.draft_tokens,
             device=str(bench.device),
             enable_memory_saver=False,

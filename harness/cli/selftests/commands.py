@@ -210,7 +210,7 @@ def mutants(ctx: click.Context, /, *, resume: bool, **given: Any) -> Exit:
     files stay as they are. The table is also written to mutants.md and mutants.json, after each mutant.
 
     A mutant with the same plans hands the same arguments to all kernels in all cases that reach it. Exits with 0 if all
-    others fail, 1 if some survive or refuse, 2 if none could be run, 130 after Ctrl-C.
+    others fail, 1 if some survive or refuse, 2 if no case passes on the unchanged code, 130 after Ctrl-C.
     """
     if resume:
         options.check_alone(ctx, "a run")

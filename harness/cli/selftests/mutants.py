@@ -8,7 +8,7 @@ from rich.text import Text
 
 from attnfuzz.harness.cli.given import Trees, chosen_backends
 from attnfuzz.harness.cli.selftests.answers import MutantAnswer, MutantsAnswer
-from attnfuzz.harness.cli.terminal import Exit, Terminal, answer, details, new_table, print_line, tell
+from attnfuzz.harness.cli.terminal import Exit, Terminal, answer, details, new_table, print_line, tell, warn
 from attnfuzz.harness.files.durable import write_durably
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.mutants.choose import changed_lines
@@ -79,7 +79,8 @@ def _run(results: MutantResults, home: Path) -> Exit:
         again = f"attnfuzz mutants --resume --home {shlex.quote(str(home))}"
         print_line(details(), f"Interrupted. Continue with: {again}")
         return Exit.INTERRUPTED
-    if not results.outcomes:
+    if not results.cases:
+        warn(f"No case of {asked.backend} passes on the unchanged code: attnfuzz fuzz --backend shows why.")
         return Exit.FAILED
     return Exit.FOUND if results.survivors else Exit.CLEAN
 

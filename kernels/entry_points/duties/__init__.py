@@ -39,6 +39,7 @@ def of_attention(call: Attention) -> Iterator[Breach]:
         fit.breaches,
         outputs.breaches,
         launch.workspace,
+        launch.counters,
         launch.factors,
     ):
         yield from duty(call)

@@ -16,12 +16,13 @@ _OWN_SIZE = frozenset({"", "bytes", "columns", "K and V"})
 _PER_REQUEST = frozenset({"requests", "requests + 1"})
 _ROWS_OF_ELEMENTS = frozenset({Role.QUERY, Role.KEY, Role.VALUE, Role.CACHE, Role.OUT})
 _PACKED_FP4 = torch.uint8
+_WITH_HEADS = (Role.QUERY, Role.KEY, Role.CACHE)
 
 
 def breaches(call: Attention) -> Iterator[Breach]:
     """Yield differing sizes, heads that can't be shared out, gaps between elements, and differing dtypes of K and V."""
     yield from sizes(call.arguments, call.parameters)
-    heads, kv_heads = (_first_size(call, axis) for axis in ("q heads", "kv heads"))
+    heads, kv_heads = (call.size(axis, *_WITH_HEADS) for axis in ("q heads", "kv heads"))
     if kv_heads and heads % kv_heads:
         text = f"query has {heads} heads, no multiple of the {kv_heads} KV heads: it is rejected"
         yield Breach(("query",), text, _HEADS)
@@ -57,12 +58,3 @@ def sizes(arguments: Arguments, parameters: tuple[Parameter, ...]) -> Iterator[B
 
 def _counted(size: int, axis: str) -> str:
     return f"a {axis} of {size}" if axis.endswith("dim") else f"{size} {axis}"
-
-
-def _first_size(call: Attention, axis: str) -> int:
-    """Return the size of the first axis of this kind, in the query or the cache; 0 if there is none."""
-    for role in (Role.QUERY, Role.KEY, Role.CACHE):
-        for parameter in call.parameters:
-            if parameter.role is role and axis in parameter.axes:
-                return tensor_of(call.arguments, parameter.name).shape[parameter.axes.index(axis)]
-    return 0

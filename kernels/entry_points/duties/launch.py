@@ -1,4 +1,4 @@
-"""Checks of workspaces (large enough, with zero semaphores), of factors (finite), and of windows."""
+"""Checks of workspaces (large enough, with zero semaphores), of counters, of factors (finite), and of windows."""
 
 import math
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 
 from attnfuzz.kernels.entry_points.attention import Attention
-from attnfuzz.kernels.meaning.entry_point import Breach
+from attnfuzz.kernels.meaning.entry_point import Breach, Role
 
 _SIZE = "attnfuzz.kernels.native.ops; FlashInfer, xqa_batch_decode_with_kv_cache: 8 MiB for semaphores"
 _ZERO = "FlashInfer docstrings of workspace_buffer: zero-initialized on first use (MLA decode, XQA)"
@@ -34,6 +34,31 @@ def workspace(call: Attention) -> Iterator[Breach]:
             "the keys is taken for the last one, and the rows behind it are merged too early or never"
         )
         yield Breach(("workspace_buffer",), text, _ZERO)
+
+
+COUNTERS = "multi_ctas_kv_counter_buffer"
+_COUNTED = "FlashInfer 0.7.4: utils.py, _resolve_trtllm_gen_multi_ctas_kv_counter_buffer"
+_ALIGNED = 16
+_PER_LINE = 8
+"""Counters are rounded up to this number of 4 bytes each. A GPU with more multiprocessors needs more of them."""
+
+
+def counters(call: Attention) -> Iterator[Breach]:
+    """Yield counters of splits that FlashInfer rejects: too few for the requests and heads, with gaps, or misaligned.
+
+    Their contents are not read: a server keeps them longer than the memory of one call is known.
+    """
+    buffer = call.arguments.get(COUNTERS)
+    if not isinstance(buffer, torch.Tensor):
+        return
+    heads = call.size("q heads", Role.QUERY)
+    need = 4 * -(-call.batch * heads // _PER_LINE) * _PER_LINE
+    if buffer.nbytes < need:
+        text = f"{COUNTERS} has {buffer.nbytes} bytes, {call.batch} requests with {heads} heads need {need}"
+        yield Breach((COUNTERS,), f"{text}: it is rejected", _COUNTED)
+    elif not buffer.is_contiguous() or (not buffer.is_meta and buffer.data_ptr() % _ALIGNED):
+        text = f"{COUNTERS} is not contiguous, or not aligned to {_ALIGNED} bytes: it is rejected"
+        yield Breach((COUNTERS,), text, _COUNTED)
 
 
 _SCALES = "FlashInfer docstrings: fused scale for bmm1 and bmm2 input"

@@ -323,6 +323,20 @@ BROKEN: list[tuple[str, dict[str, Any], tuple[str, ...], int, str]] = [
     ),
     (MLA, {"workspace_buffer": dirty(1 << 20)}, ("workspace_buffer",), -1, "a semaphore that is not zero, in byte 100"),
     (XQA, {"workspace_buffer": dirty(8 << 20)}, ("workspace_buffer",), -1, "a semaphore that is not zero, in byte 100"),
+    (
+        DECODE,
+        {"multi_ctas_kv_counter_buffer": torch.zeros(60, dtype=torch.uint8)},
+        ("multi_ctas_kv_counter_buffer",),
+        -1,
+        "has 60 bytes, 3 requests with 4 heads need 64: it is rejected",
+    ),
+    (
+        MLA,
+        {"multi_ctas_kv_counter_buffer": torch.zeros(65, dtype=torch.uint8)[1:]},
+        ("multi_ctas_kv_counter_buffer",),
+        -1,
+        "or not aligned to 16 bytes",
+    ),
     # States.
     (MERGE, {"s_b": torch.zeros(6, 4, dtype=torch.float16)}, ("s_b",), -1, "s_b is float16 [6, 4]"),
     (MERGE, {"v_b": torch.zeros(6, 4, 16).half()}, ("v_a", "v_b"), -1, "v_b is float16 [6, 4, 16], v_a is float32"),
@@ -360,6 +374,7 @@ LEGAL: list[tuple[str, dict[str, Any]]] = [
     (DECODE, {"seq_lens": torch.tensor([9, 0, 4], dtype=torch.uint32)}),
     (DECODE, {"out": None, "lse": None, "sinks": None}),
     (DECODE, {"bmm1_scale": 0.0, "bmm2_scale": torch.tensor(2.0)}),
+    (DECODE, {"multi_ctas_kv_counter_buffer": torch.ones(64, dtype=torch.uint8)}),
     (DECODE, {"q_len_per_req": None, "max_q_len": 3, "cum_seq_lens_q": int32(0, 1, 4, 6)}),
     (CONTEXT, {"seq_lens": int32(1, 0, 1), "cum_seq_lens_kv": int32(0, 1, 1, 2)}),
     # Two requests with one mask, and that of a request without keys anywhere.

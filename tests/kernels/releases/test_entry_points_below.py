@@ -150,6 +150,15 @@ def test_a_breach_is_observed_and_the_kernel_still_runs(stage: Stage, on: Callab
     assert len(stage.recorder.launches) == 1
 
 
+def test_scratch_that_no_kernel_here_takes_has_preconditions_too(stage: Stage) -> None:
+    few = torch.zeros(16, dtype=torch.uint8)
+    with below(Version("0.7.2.post1"), stage.bench, KernelsBelow(_NATIVE)):
+        stage.decode(*batch(), multi_ctas_kv_counter_buffer=few)
+    (broken,) = stage.launcher.broken
+    assert (broken.kind, broken.place) == (Kind.CONTRACT_BROKEN, "multi_ctas_kv_counter_buffer")
+    assert "multi_ctas_kv_counter_buffer" not in stage.recorder.launches[0].arguments
+
+
 def test_a_breach_in_a_replay_is_that_of_the_values_it_finds(stage: Stage, on: Callable[..., Any]) -> None:
     query, table, lengths = batch()
     with on():

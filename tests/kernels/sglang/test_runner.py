@@ -3,10 +3,13 @@
 from typing import Any
 
 import pytest
+import torch
 from harness_cases import GEOMETRY, LATENT
 from loaded_tree import LoadedTree, served, served_case
 
 from attnfuzz.kernels.releases.answers import ASKED
+from attnfuzz.kernels.sglang.graphs import ServedGraphs
+from attnfuzz.kernels.sglang.orders import GraphPlanner
 from attnfuzz.reference.case import Launch, Mode, Request, Step
 
 _DECODE = Step(mode=Mode.DECODE, requests=(Request(0, 1, 5),), padded_tokens=1, tokens_per_request=1)
@@ -53,9 +56,24 @@ def test_a_padded_row_of_a_verify_is_no_longer_than_the_models_context(loaded: L
     assert served(loaded, served_case(GEOMETRY, _DECODE, capture)).context_len == 9
 
 
-def test_rows_are_enough_for_the_largest_batch(loaded: LoadedTree) -> None:
+def test_rows_are_enough_for_the_largest_batch_and_one_more_if_maxima_have_slack(loaded: LoadedTree) -> None:
     padded = Step(mode=Mode.DECODE, requests=(Request(0, 1, 5),), padded_tokens=6, tokens_per_request=1)
     assert served(loaded, served_case(GEOMETRY, padded)).rows.table.shape[0] == 6
+    assert served(loaded, served_case(GEOMETRY, padded, max_len_slack=3)).rows.table.shape[0] == 7
+
+
+@pytest.mark.parametrize(("slack", "largest"), [(0, 2), (3, 3)])
+def test_buffers_of_graphs_have_the_rows_of_the_largest_graph_of_a_server(
+    loaded: LoadedTree, slack: int, largest: int
+) -> None:
+    capture = Step(mode=Mode.DECODE, requests=(), padded_tokens=2, tokens_per_request=1, launch=Launch.CAPTURE)
+    server = served(loaded, served_case(GEOMETRY, capture, _DECODE, max_len_slack=slack))
+    own = loaded.module("sglang.srt.layers.attention.trtllm_mha_backend")
+    backend = own.TRTLLMHAAttnBackend(server.model_runner)
+    graphs = ServedGraphs(server, GraphPlanner.ARGUMENTS)
+    graphs.capture(backend, 0, lambda *_: torch.zeros(1))
+    assert backend.static.page_table.shape[0] == largest
+    assert backend.planned.page_table.shape[0] == 2
 
 
 def test_the_models_heads_are_those_of_all_ranks_of_an_attention_group(loaded: LoadedTree) -> None:
