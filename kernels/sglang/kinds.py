@@ -185,9 +185,10 @@ _KINDS: Final = (
         "flashattention_backend",
         "FlashAttentionBackend",
         "FlashAttentionMultiStepBackend",
-        structs.replace(_COMMON, page_sizes=(1, 16, 32, 64, 128), windows=True, sinks=True),
+        structs.replace(_COMMON, page_sizes=(1, 16, 32, 64, 128), windows=True, sinks=True, attention_chunks=True),
         libraries=FLASH_ATTENTION,
         calibrated="trtllm_mha",
+        captured_v2=Version("0.5.23"),
     ),
     SglangKind(
         "fa3_mla",
@@ -198,6 +199,7 @@ _KINDS: Final = (
         libraries=FLASH_ATTENTION,
         option="fa3",
         calibrated="trtllm_mla",
+        captured_v2=Version("0.5.23"),
     ),
     SglangKind(
         "flashinfer",
@@ -207,6 +209,7 @@ _KINDS: Final = (
         # FlashInfer compiles FA2 for these head dims.
         structs.replace(_COMMON, page_sizes=_ANY_PAGES, head_dims=(64, 128, 256), windows=True),
         calibrated="trtllm_mha",
+        captured_v2=Version("0.5.14"),
         # It asserts that there is one wrapper (flashinfer_backend.py:241).
         draft_windows=False,
         merged=frozenset({Mode.EXTEND, Mode.CHUNKED_PREFILL, Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2}),

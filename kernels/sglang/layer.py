@@ -19,10 +19,14 @@ def attention_layer(loaded: Any, case: Case, bench: Bench) -> Any:
     if geometry.window_left == 0:
         # 0.5.9: layers/radix_attention.py:78.
         raise Unsupported("SGLang's layers treat a window of one key as none")
+    if geometry.attention_chunk % geometry.page_size:
+        # 0.5.9: layers/attention/flashattention_backend.py:243.
+        raise Unsupported("SGLang's chunks of attention have whole pages")
     return _layer(
         loaded,
         case,
         bench,
+        **({"use_irope": True} if geometry.attention_chunk else {}),
         num_kv_heads=geometry.kv_heads,
         head_dim=geometry.head_dim_qk,
         v_head_dim=geometry.head_dim_vo,

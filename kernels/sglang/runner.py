@@ -138,8 +138,9 @@ class Server:
             dtype=geometry.dtype.torch_dtype,
             page_size=geometry.page_size,
             device=str(self.bench.device),
-            # One pool for all layers, as if every layer had a window (model_config.py, is_hybrid_swa).
-            sliding_window_size=None if geometry.window_left < 0 else geometry.window_left,
+            # One pool for all layers, as if every layer had a window (model_config.py, is_hybrid_swa). The chunk of a
+            # model without windows counts as one (0.5.9: model_runner.py:870).
+            sliding_window_size=geometry.window_left if geometry.window_left >= 0 else geometry.attention_chunk or None,
             req_to_token_pool=own_rows,
             token_to_kv_pool=own_pool,
             token_to_kv_pool_allocator=allocator,

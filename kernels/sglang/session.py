@@ -28,6 +28,8 @@ _WORKERS = {Mode.DRAFT_EXTEND: WorkerKind.SPEC_V1, Mode.DRAFT_EXTEND_V2: WorkerK
 
 _OF_DRAFTS = frozenset({Mode.TARGET_VERIFY, *_WORKERS})
 
+_OF_DRAFT_MODEL = frozenset({Mode.DRAFT_DECODE, *_WORKERS})
+
 _FEWEST_DRAFTS = 2
 """Minimum number of draft tokens: with topk 1, which the TRT-LLM backends need, it is steps + 1 (0.5.9:
 server_args.py:2450)."""
@@ -44,6 +46,8 @@ class SglangSession(ABC):
     def __init__(self, loaded: Loaded, kernels: KernelsBelow, case: Case, bench: Bench) -> None:
         if any(step.mode in _OF_DRAFTS and step.tokens_per_request < _FEWEST_DRAFTS for step in case.steps):
             raise Unsupported("SGLang's servers have two draft tokens or more, or none")
+        if case.geometry.attention_chunk and any(step.mode in _OF_DRAFT_MODEL for step in case.steps):
+            raise Unsupported("the draft models of SGLang have no chunks of attention")
         drafting = any(step.mode is Mode.DRAFT_DECODE for step in case.steps)
         if drafting and len({step.drafts for step in case.steps} - {0}) > 1:
             raise Unsupported("a server drafts the same number of tokens in all steps")

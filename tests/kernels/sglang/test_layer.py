@@ -50,3 +50,9 @@ def test_a_window_is_counted_as_flashinfer_counts_it(loaded: LoadedTree) -> None
 def test_a_window_of_one_key_is_none_to_sglang_and_unsupported(loaded: LoadedTree) -> None:
     with pytest.raises(Unsupported, match="window of one key"):
         served(loaded, served_case(replace(GEOMETRY, window_left=0), _STEP))
+
+
+def test_chunks_of_attention_that_cut_a_page_are_unsupported(loaded: LoadedTree) -> None:
+    chunk = GEOMETRY.page_size + 1
+    with pytest.raises(Unsupported, match="whole pages"):
+        served(loaded, served_case(replace(GEOMETRY, attention_chunk=chunk), _STEP))
