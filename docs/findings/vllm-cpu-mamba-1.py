@@ -24,4 +24,8 @@ for title, insert in (("as MambaMixer calls it", False), ("as ops/cpu/mamba_ssm.
     except (IndexError, RuntimeError) as error:
         seen = str(error).splitlines()[0]
     show(f"{title}: expected states {expected}, seen {seen}", wrong=seen != expected)
+has = hasattr(operators(), "selective_scan_fwd")
+show(
+    f"the operator of prompts, selective_scan_fwd: expected, seen {'it' if has else 'no such operator'}", wrong=not has
+)
 finish()

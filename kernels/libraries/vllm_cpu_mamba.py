@@ -256,6 +256,53 @@ def ssm_verify(
     )
 
 
+def channels_prefill(
+    *,
+    x: torch.Tensor,
+    dt: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor,
+    z: torch.Tensor | None,
+    dt_bias: torch.Tensor,
+    state: torch.Tensor,
+    slots: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    has_initial_state: torch.Tensor,
+    out: torch.Tensor,
+) -> None:
+    """Scan prompts as MambaMixer does, of the first Mamba (mamba_mixer.py:333; ops/mamba_ssm.py, selective_scan_fn)."""
+    tokens = int(cu_seqlens[-1])
+    if not tokens:
+        return
+    step, gate = dt[:tokens].T.contiguous(), None if z is None else z[:tokens].squeeze(-1).T.contiguous()
+    CustomOps().selective_scan_fwd(
+        x[:tokens].squeeze(-1).T.contiguous(),
+        step,
+        A,
+        B[:tokens].transpose(0, 1).transpose(1, 2).contiguous(),
+        C[:tokens].transpose(0, 1).transpose(1, 2).contiguous(),
+        D,
+        gate,
+        dt_bias,
+        True,
+        cu_seqlens,
+        slots,
+        has_initial_state,
+        state.squeeze(2),
+        NULL_BLOCK,
+        1024,
+        None,
+        None,
+        None,
+        None,
+        None,
+    )
+    # It returns outputs in place of the gate, or of the steps.
+    out[:tokens] = (step if gate is None else gate).T.unsqueeze(-1)
+
+
 def channels_decode(
     *,
     x: torch.Tensor,

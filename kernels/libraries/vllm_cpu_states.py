@@ -148,10 +148,10 @@ MAMBA = _backend(
 )
 MAMBA_1 = _backend(
     "vllm_cpu:mamba_1",
-    {StateMode.DECODE: mamba.channels_decode},
+    {StateMode.PREFILL: mamba.channels_prefill, StateMode.DECODE: mamba.channels_decode},
     StateCapability(
         op=StateOp.SSM_OF_CHANNELS,
-        modes=(StateMode.DECODE,),
+        modes=(StateMode.PREFILL, StateMode.DECODE),
         dtypes=(DType.FLOAT32, DType.BFLOAT16),
         state_dtypes=(DType.FLOAT32, DType.BFLOAT16),
         padded_rows=(PaddedRow.DUMMY,),
@@ -173,6 +173,7 @@ MAMBA_1_UPDATE = replace(
     MAMBA_1,
     label="vllm_cpu:mamba_1_update",
     functions={StateMode.DECODE: partial(mamba.channels_decode, by_python=True)},
+    capability=replace(MAMBA_1.capability, modes=(StateMode.DECODE,)),
 )
 
 VLLM_CPU_STATES = (
