@@ -9,6 +9,7 @@ from fake_campaign import ScriptedJobs, begin, of, plan
 from fake_search import FakeJobs, FakeJudge, decode, fails_on_long, observed
 from msgspec.structs import replace
 
+from attnfuzz.harness.campaign.engine import Campaign
 from attnfuzz.harness.campaign.events import Event, FindingFiled, FindingMinimized, ScriptMade, SliceStarted
 from attnfuzz.harness.campaign.jobs import JobEnded
 from attnfuzz.harness.campaign.plan import Limits, Plan
@@ -100,8 +101,13 @@ def ended(asked: Plan, *messages: AnyMessage | JobEnded) -> list[ScriptMade]:
 def test_a_finding_whose_campaign_is_over_before_its_script_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Limits, "of", lambda *_, **__: Limits(0.1, 0.1, 0.2))
-    (made,) = ended(plan(tmp_path, examples=None, seconds=0.1))
+    now, events = 0.0, list[Event]()
+    monkeypatch.setattr(Campaign, "_clock", lambda _: now)
+    monkeypatch.setattr(Limits, "of", lambda *_, **__: Limits(1.0, 1.0, 1.0))
+    for event in begin(plan(tmp_path, examples=None, seconds=1.0), FakeJobs(FakeJudge(fails_on_long))).events():
+        events.append(event)
+        now = 2.0 if isinstance(event, FindingFiled) else now
+    (made,) = of(ScriptMade, events)
     assert (made.kept, made.obstacle) == (False, NOT_MADE)
     report = next((tmp_path / "findings").glob("*/report.txt")).read_text()
     assert report.endswith(f"\n\nNo script shows the failure: {NOT_MADE}.\n")
