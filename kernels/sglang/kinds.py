@@ -110,6 +110,9 @@ FP8 caches are excluded: from 0.5.17 on they are written by a CUDA kernel withou
 kernels/ops/kvcache/fused_fp8_qkv_kv_cache.py:19).
 """
 
+_TREES: Final = (Mask.CAUSAL, Mask.TREE)
+"""The masks of verifies of chains and trees of drafts."""
+
 _PLAIN: Final = (Mode.DECODE, Mode.EXTEND, Mode.CHUNKED_PREFILL)
 """The modes of a server without speculation."""
 
@@ -153,7 +156,7 @@ _KINDS: Final = (
             windows=True,
             sinks=True,
             soft_cap=True,
-            masks=(Mask.CAUSAL, Mask.TREE),
+            masks=_TREES,
         ),
         ops=tuple,
         theory=triton.noise,
@@ -207,7 +210,7 @@ _KINDS: Final = (
         "FlashInferAttnBackend",
         "FlashInferMultiStepDraftBackend",
         # FlashInfer compiles FA2 for these head dims.
-        structs.replace(_COMMON, page_sizes=_ANY_PAGES, head_dims=(64, 128, 256), windows=True),
+        structs.replace(_COMMON, page_sizes=_ANY_PAGES, head_dims=(64, 128, 256), windows=True, masks=_TREES),
         calibrated="trtllm_mha",
         captured_v2=Version("0.5.14"),
         # It asserts that there is one wrapper (flashinfer_backend.py:241).
