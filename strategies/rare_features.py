@@ -125,8 +125,9 @@ _TIMES_RARE = 4
 
 
 def draw_relation(draw: DrawFn, case: Case, can: Capability, lean: Lean) -> Relation | None:
-    """Draw a relation that applies to `case`, in a quarter of the cases."""
-    return draw(_one_of(applicable(case, can)).under(lean)) if draw(_RELATED.under(lean)) else None
+    """Draw a relation that applies to `case`, in a quarter of the cases. None applies to one that is not supported."""
+    relations = applicable(case, can) if draw(_RELATED.under(lean)) else ()
+    return draw(_one_of(relations).under(lean)) if relations else None
 
 
 @cache

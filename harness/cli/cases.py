@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.home import FINDINGS
 from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
 from attnfuzz.harness.cli.answers import ListedFailure, ReplayAnswer, Smaller
@@ -32,7 +33,7 @@ from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.findings.record import Record, RecordError, read_history, read_record
 from attnfuzz.harness.report.markdown import render_issue
 from attnfuzz.harness.sandbox.again import ShownAgain, show_again
-from attnfuzz.harness.sandbox.check import Runner, render_failure
+from attnfuzz.harness.sandbox.check import CannotRun, Runner, render_failure
 from attnfuzz.harness.sandbox.tries import FRESH_SEEDS
 from attnfuzz.harness.sanitizer.run import observations
 from attnfuzz.harness.sanitizer.run import prepare as prepare_sanitized
@@ -41,6 +42,7 @@ from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.shrink import CaseRejected, Shrunk, shrink
 from attnfuzz.harness.triage import Blame, Triage, VariantOutcome
 from attnfuzz.harness.triage import triage as triage_of
+from attnfuzz.harness.triage.unrun import by_arguments, stand_in
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.harness.verdict.recurrence import MOST_SECONDS, SHOWN, Recurrence, percent
@@ -48,6 +50,7 @@ from attnfuzz.harness.verdict.sanitizer_tool import REPORTED_BY, SanitizerTool
 from attnfuzz.harness.verdict.wording import count, left_unjudged
 from attnfuzz.reference import case_file
 from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.calls import CallCase
 
 SANITIZER_SECONDS = 300.0
 """Time limit of a case under compute-sanitizer, which makes kernels 10 to 1,000 times slower."""
@@ -309,12 +312,41 @@ def triage(
 ) -> Exit:
     """Print whose fault a failing case is and why, and return the exit code."""
     case = case_at(path, backend, trees)
-    with _runner(case, contract) as runner:
-        found = triage_of(case, runner, repeats=repeat)
+    found = _without_running(case)
+    if found is None:
+        case = _here(case)
+        with _runner(case, contract) as runner:
+            found = triage_of(case, runner, repeats=repeat)
     answer(found)
     Terminal().print(Text(printable(found.conclusion), style=_STYLES[found.fault]))
     _show_reasons(details(), found, path)
     return Exit.FOUND if found.fails else Exit.CLEAN
+
+
+def _without_running(case: AnyCase) -> Triage | None:
+    """Return the triage of calls that can't run here, if their arguments decide it."""
+    lacking = resolve(case.backend).missing()
+    if lacking is None or not isinstance(case, CallCase):
+        return None
+    tell(f"{case.backend} can't run here: {lacking}.")
+    return by_arguments(case)
+
+
+def _here(case: AnyCase) -> AnyCase:
+    """Return the case, on other kernels that take the same calls if its own can't run here. Raises CannotRun."""
+    lacking = resolve(case.backend).missing()
+    if lacking is None or not isinstance(case, CallCase):
+        return case
+    other = stand_in(case)
+    if other is None:
+        raise CannotRun(
+            f"{case.backend} can't run here: {lacking}. The calls break no precondition that their arguments show, and "
+            "no other backend takes them: run attnfuzz triage on a machine that has it"
+        )
+    tell(
+        f"The calls run on {other}, which takes the same ones: mistakes of the caller show, those of the kernel don't."
+    )
+    return case.having(backend=other)
 
 
 def _show_reasons(console: Console, found: Triage, path: Path) -> None:
@@ -324,8 +356,9 @@ def _show_reasons(console: Console, found: Triage, path: Path) -> None:
         item.add_column(overflow="fold")
         item.add_row("-", Text(printable(sentence)))
         console.print(item)
-    console.print()
-    console.print(_variants(found))
+    if found.variants:
+        console.print()
+        console.print(_variants(found))
     if found.fails:
         console.print()
         given = shlex.quote(str(path))

@@ -56,13 +56,14 @@ class SimpleCapability(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class SimpleBackend:
-    """A backend of a simple family: its op, and the family's step."""
+    """A backend of a simple family: its op, and the family's step, which makes the op's arguments."""
 
     name: str
     op: Op
     step: Step[Any]
     capability: SimpleCapability
     contract: Contract = Contract()
+    called_as_documented: bool = True
 
     @property
     def ops(self) -> Mapping[str, Op]:

@@ -103,13 +103,13 @@ def collect(case: AnyCase, runner: Tried, tries: int = 1) -> CallEvidence:
         return CallEvidence(obstacles=("it failed before any kernel was launched",))
     backend = registry.resolve(case.backend)
     alone = VariantOutcome.of(*tried(calls, runner, tries))
-    breaches, reads = list(_breaches(calls)), [BrokenDuty(*read) for read in reads_of_unwritten_rows(calls)]
-    inherited = _inherited(case, calls, breaches, runner)
+    broken, reads = list(breaches(calls)), [BrokenDuty(*read) for read in reads_of_unwritten_rows(calls)]
+    inherited = _inherited(case, calls, broken, runner)
     judged, unwritten, obstacles = _asked(calls, runner, backend, tries)
     return CallEvidence(
         calls=calls,
         alone=alone,
-        breaches=(*(broken for broken in breaches if broken not in inherited), *reads, *unwritten),
+        breaches=(*(each for each in broken if each not in inherited), *reads, *unwritten),
         inherited=inherited,
         asked=tuple(judged),
         elsewhere={
@@ -128,7 +128,7 @@ def _traced(case: AnyCase, runner: Tried, tries: int) -> CallCase | None:
     return calls
 
 
-def _breaches(calls: CallCase) -> Iterator[BrokenDuty]:
+def breaches(calls: CallCase) -> Iterator[BrokenDuty]:
     """Yield the breaches of each call by itself."""
     for index, call in enumerate(calls.calls):
         entry = entry_points().get(call.op)
@@ -137,9 +137,9 @@ def _breaches(calls: CallCase) -> Iterator[BrokenDuty]:
                 yield BrokenDuty(index, breach)
 
 
-def _inherited(case: AnyCase, calls: CallCase, breaches: Sequence[BrokenDuty], runner: Tried) -> tuple[BrokenDuty, ...]:
+def _inherited(case: AnyCase, calls: CallCase, own: Sequence[BrokenDuty], runner: Tried) -> tuple[BrokenDuty, ...]:
     """Return the breaches that vanish with a zeroed workspace, if calls of an earlier step spoil their workspace."""
-    of_contents = [broken for broken in breaches if broken.breach not in _on_zeros(calls, broken.call)]
+    of_contents = [broken for broken in own if broken.breach not in _on_zeros(calls, broken.call)]
     if not of_contents or not isinstance(case, Case):
         return ()
     earlier = [index for index, step in enumerate(case.steps[:-1]) if step.tokens]
@@ -150,7 +150,7 @@ def _inherited(case: AnyCase, calls: CallCase, breaches: Sequence[BrokenDuty], r
 def _spoils_its_workspace(case: Case, runner: Tried) -> bool:
     """Return whether the calls of the last step, which pass and break nothing, fail when made twice."""
     verdict, calls = runner.trace(case)
-    if calls is None or verdict.failures or any(_breaches(calls)) or any(reads_of_unwritten_rows(calls)):
+    if calls is None or verdict.failures or any(breaches(calls)) or any(reads_of_unwritten_rows(calls)):
         return False
     return bool(runner.verdict(_twice(calls)).failures)
 

@@ -53,6 +53,7 @@ def test_a_wrong_copy_is_found_minimized_replayed_and_reported(tmp_path: Path) -
     assert (case["kind"], case["rows"], case["backwards"]) == ("copy", 5, True)
     assert json.loads((finding / "finding.json").read_text())["needs"] == ["backwards"]
     assert "for copy_wrong: rows 5, backwards" in (finding / "report.txt").read_text()
+    assert "The kernel is at fault: copy_rows" in " ".join(text.split()), text
     assert attnfuzz(tmp_path, "replay", str(finding)).returncode == 1
     scripts(tmp_path, finding)
     page = next((tmp_path / "attnfuzz-out").rglob("report.html")).read_text()

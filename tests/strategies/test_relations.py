@@ -1,16 +1,20 @@
 """Metamorphic relations: how often each is drawn, and that its other case is one that can be run and compared."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
+from harness_cases import decode_case
 from msgspec.structs import replace
 
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, steps_in_chunks
 from attnfuzz.reference.related import Related, related
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.validity import validate
-from attnfuzz.strategies.rare_features import applicable
+from attnfuzz.strategies.lean import NO_LEAN
+from attnfuzz.strategies.rare_features import applicable, draw_relation
 
 pytestmark = pytest.mark.slow
 """Many cases are drawn."""
@@ -93,3 +97,10 @@ def test_a_relation_changes_only_its_own_fields(drawn: list[Case], capability: C
         appended = {"steps", "chunk_capacity"} if chunked else {"steps"}
         assert asked.relation is not None
         assert changed - {"relation"} == changes.get(asked.relation, appended)
+
+
+def test_no_relation_is_drawn_for_a_case_that_is_not_supported() -> None:
+    can, impossible = resolve("trtllm_mha").capability, replace(decode_case("trtllm_mha"), steps=())
+    always: Any = lambda _: True  # noqa: E731 - a draw has attributes that no function needs here
+    assert applicable(impossible, can) == ()
+    assert draw_relation(always, impossible, can, NO_LEAN) is None

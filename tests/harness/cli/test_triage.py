@@ -48,3 +48,14 @@ def test_another_backend_can_be_asked(attnfuzz: Attnfuzz, tmp_path: Path) -> Non
     ran = attnfuzz("triage", "case.json", "--repeat", "2", "--backend", "torch_sdpa")
     assert ran.code == 2
     assert "torch_sdpa does not support padded batches" in " ".join(ran.err.split())
+
+
+@pytest.mark.slow
+def test_calls_for_another_machine_are_decided_by_their_arguments(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    case = case_file.load(CASE).having(backend="blackwell:trtllm_mha")
+    case_file.save(tmp_path / "case.json", case)
+    ran = attnfuzz("triage", "case.json")
+    assert ran.code == 1
+    assert "blackwell:trtllm_mha can't run here: needs a GPU of Blackwell" in ran.err
+    assert ran.out.startswith("The caller is at fault: the code that made the call")
+    assert "varied" not in ran.out
