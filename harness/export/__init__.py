@@ -94,7 +94,7 @@ class Exporter:
         """
         seen, calls, related = self.seen, self.calls, None
         if calls is None:
-            raise CannotExport(f"no kernel was launched{f' ({self._unsupported})' if self._unsupported else ''}")
+            raise CannotExport(_why_no_calls(seen, self._unsupported))
         if self._other_step:
             raise CannotExport("it passed this time, and a script has the calls of the last step, after the failure")
         if self._recurrence is not None and self._recurrence.history:
@@ -135,6 +135,15 @@ class Exporter:
     def _targets(self) -> list[Target]:
         on_gpu = resolve(self._case.backend).capability.device is Device.CUDA
         return sorted(Target, key=lambda target: (target is Target.FLASHINFER) != on_gpu)
+
+
+def _why_no_calls(seen: Observation | None, unsupported: str | None) -> str:
+    """Return why a run has no calls: nothing was launched, or nothing that traces record (`Op.own`)."""
+    if seen is not None and seen.kernel:
+        return (
+            f"{seen.kernel} is code of the backend itself, such as a release's own kernel, whose calls are not recorded"
+        )
+    return f"no kernel was launched{f' ({unsupported})' if unsupported else ''}"
 
 
 def _has_answer(calls: CallCase, place: str) -> bool:

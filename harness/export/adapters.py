@@ -52,10 +52,10 @@ _STUBS = {
 class Adapters:
     """The source of adapters: `texts` of definitions in order, and `imports`, statements for other names in them.
 
-    `known` returns the name of a function that the script has anyway, and None for others.
+    `known` returns the name of a function that the script has anyway, and None for other objects.
     """
 
-    known: Callable[[Callable[..., Any]], str | None] = lambda _: None
+    known: Callable[[Any], str | None] = lambda _: None
     texts: dict[str, str] = field(default_factory=dict)
     imports: dict[str, None] = field(default_factory=dict)
     _origins: dict[str, str] = field(default_factory=dict)
@@ -161,7 +161,7 @@ class Adapters:
                     self.imports[f"import {needed}"] = None
         elif alias.asname is not None or isinstance(node, ast.Import):
             raise CannotExport(f"an adapter needs {alias.name} of attnfuzz under another name")
-        else:
+        elif self.known(getattr(importlib.import_module(source), alias.name, None)) is None:
             self._add(importlib.import_module(source), alias.name)
 
 

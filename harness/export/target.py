@@ -134,7 +134,7 @@ def native_parts(
     given = tuple(file.path for file in carry)
     adapters, wanted = Adapters(), list[str]()
 
-    def known(function: Callable[..., Any]) -> str | None:
+    def known(function: Any) -> str | None:
         """Return the name of a function of this project, which is added to the script."""
         name = _own_function(function)
         wanted.extend([] if name is None else [name])
@@ -198,7 +198,7 @@ def _own_name(backend: Backend, op: str, adapters: Adapters, given: Sequence[Pat
     raise not_ours(function, op if op == backend.name else f"{op} of {backend.name}", given)
 
 
-def _own_function(function: Callable[..., Any]) -> str | None:
+def _own_function(function: Any) -> str | None:
     """Return the name of a function of one of `_own_modules`, also of one with planted mistakes; None for others."""
     if isinstance(function, Planted):
         function = function.function

@@ -96,11 +96,12 @@ def collect(case: AnyCase, runner: Tried, tries: int = 1) -> CallEvidence:
         calls: CallCase | None = case
     else:
         try:
-            calls = _traced(case, runner, tries)
+            kernel, calls = _traced(case, runner, tries)
         except Untraceable as obstacle:
             return CallEvidence(obstacles=(str(obstacle),))
     if calls is None:
-        return CallEvidence(obstacles=("it failed before any kernel was launched",))
+        own = f"{kernel} is code of the backend itself, whose calls are not recorded"
+        return CallEvidence(obstacles=(own if kernel else "it failed before any kernel was launched",))
     backend = registry.resolve(case.backend)
     alone = VariantOutcome.of(*tried(calls, runner, tries))
     broken, reads = list(breaches(calls)), [BrokenDuty(*read) for read in reads_of_unwritten_rows(calls)]
@@ -119,13 +120,13 @@ def collect(case: AnyCase, runner: Tried, tries: int = 1) -> CallEvidence:
     )
 
 
-def _traced(case: AnyCase, runner: Tried, tries: int) -> CallCase | None:
-    """Return the calls of the first failing run, or of the last run."""
+def _traced(case: AnyCase, runner: Tried, tries: int) -> tuple[str, CallCase | None]:
+    """Return the kernel that failed and the calls of the first failing run, or of the last run."""
     for _ in range(tries):
         verdict, calls = runner.trace(case)
         if verdict.failures:
-            break
-    return calls
+            return verdict.failures[0].kernel, calls
+    return "", calls
 
 
 def breaches(calls: CallCase) -> Iterator[BrokenDuty]:

@@ -8,7 +8,14 @@ from typing import Any, Final
 import torch
 
 from attnfuzz.kernels.interface.backend import Op
-from attnfuzz.kernels.native import sparse_ops, transform_ops
+from attnfuzz.kernels.native.sparse_ops import (
+    convert_positions_to_slots,
+    fp8_mqa_logits,
+    fp8_paged_mqa_logits,
+    indexer_k_quant_and_cache,
+    top_k_per_row,
+)
+from attnfuzz.kernels.native.transform_ops import gather_cache
 from attnfuzz.kernels.releases.stand_ins import current
 
 _ALIGNED: Final = 256
@@ -19,9 +26,7 @@ _SPLIT: Final = 256
 
 
 def _write(*, kv_cache: torch.Tensor, **arguments: Any) -> None:
-    sparse_ops.indexer_k_quant_and_cache(
-        kv_cache=kv_cache.flatten(1), page_size=kv_cache.shape[1], powers=True, **arguments
-    )
+    indexer_k_quant_and_cache(kv_cache=kv_cache.flatten(1), page_size=kv_cache.shape[1], powers=True, **arguments)
 
 
 def _gather(
@@ -43,7 +48,7 @@ def _gather(
     starts = torch.zeros(len(ends) - 1, dtype=torch.int32)
     for source, target in ((keys, dst_k), (scales, dst_scale)):
         rows = target.view(torch.float8_e4m3fn).unsqueeze(1)
-        transform_ops.gather_cache(source, rows, block_table, ends, starts)
+        gather_cache(source, rows, block_table, ends, starts)
 
 
 def _logits(
@@ -62,7 +67,7 @@ def _logits(
     """
     starts, ends = cu_seq_len_k_start, cu_seq_len_k_end
     scores = torch.empty(len(q), len(kv))
-    sparse_ops.fp8_mqa_logits(q, kv, kv_scales, weights, starts, ends, scores)
+    fp8_mqa_logits(q, kv, kv_scales, weights, starts, ends, scores)
     logits.fill_(torch.nan)
     for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         first = 0 if logits.shape[1] < len(kv) else start
@@ -90,7 +95,7 @@ def _paged_logits(
         raise ValueError(f"q has {batch} requests, context_lens {len(context_lens)}, block_table {len(block_table)}")
     lengths, table = _lengths(context_lens, next_n), block_table.repeat_interleave(next_n, 0)
     _read_as_unsigned(lengths, table, kv_cache.shape[1])
-    sparse_ops.fp8_paged_mqa_logits(
+    fp8_paged_mqa_logits(
         q.flatten(0, 1), kv_cache.flatten(1), weights, lengths, table, logits, page_size=kv_cache.shape[1], next_n=1
     )
     columns = torch.arange(logits.shape[1])
@@ -120,7 +125,7 @@ def _read_as_unsigned(lengths: torch.Tensor, table: torch.Tensor, page_size: int
     """
     rows = (lengths < 0).nonzero()[:, 0].int()
     last = torch.full((len(rows), 1), (1 << 31) - 1, dtype=torch.int32)
-    sparse_ops.convert_positions_to_slots(last, rows, table, torch.empty_like(last), page_size=page_size)
+    convert_positions_to_slots(last, rows, table, torch.empty_like(last), page_size=page_size)
 
 
 def _schedule(*, context_lens: torch.Tensor, schedule: torch.Tensor) -> None:
@@ -137,7 +142,7 @@ def _schedule(*, context_lens: torch.Tensor, schedule: torch.Tensor) -> None:
 def _top_k_prefill(
     *, logits: torch.Tensor, row_starts: torch.Tensor, row_ends: torch.Tensor, indices: torch.Tensor
 ) -> None:
-    sparse_ops.top_k_per_row(logits, row_ends - row_starts, indices, row_starts)
+    top_k_per_row(logits, row_ends - row_starts, indices, row_starts)
 
 
 def _top_k_decode(
@@ -150,16 +155,16 @@ def _top_k_decode(
     of_rows = lengths.flatten()
     if len(of_rows) < len(logits):
         of_rows = _lengths(lengths, len(logits) // len(of_rows))
-    sparse_ops.top_k_per_row(logits, of_rows.clamp(0, longest).int(), indices)
+    top_k_per_row(logits, of_rows.clamp(0, longest).int(), indices)
 
 
-WRITE: Final = Op("indexer_k_quant_and_cache", _write, frozenset({"kv_cache"}), own=True)
-GATHER: Final = Op("cp_gather_indexer_k_quant_cache", _gather, frozenset({"dst_k", "dst_scale"}), own=True)
-LOGITS: Final = Op("fp8_mqa_logits", _logits, frozenset({"logits"}), own=True)
-PAGED_LOGITS: Final = Op("fp8_paged_mqa_logits", _paged_logits, frozenset({"logits"}), own=True)
-SCHEDULE: Final = Op("get_paged_mqa_logits_metadata", _schedule, frozenset({"schedule"}), own=True, plans=True)
-TOP_K_PREFILL: Final = Op("top_k_per_row_prefill", _top_k_prefill, frozenset({"indices"}), own=True)
-TOP_K_DECODE: Final = Op("top_k_per_row_decode", _top_k_decode, frozenset({"indices"}), own=True)
+WRITE: Final = Op("indexer_k_quant_and_cache", _write, frozenset({"kv_cache"}))
+GATHER: Final = Op("cp_gather_indexer_k_quant_cache", _gather, frozenset({"dst_k", "dst_scale"}))
+LOGITS: Final = Op("fp8_mqa_logits", _logits, frozenset({"logits"}))
+PAGED_LOGITS: Final = Op("fp8_paged_mqa_logits", _paged_logits, frozenset({"logits"}))
+SCHEDULE: Final = Op("get_paged_mqa_logits_metadata", _schedule, frozenset({"schedule"}), plans=True)
+TOP_K_PREFILL: Final = Op("top_k_per_row_prefill", _top_k_prefill, frozenset({"indices"}))
+TOP_K_DECODE: Final = Op("top_k_per_row_decode", _top_k_decode, frozenset({"indices"}))
 
 OPS: Final = (WRITE, GATHER, LOGITS, PAGED_LOGITS, SCHEDULE, TOP_K_PREFILL, TOP_K_DECODE)
 

@@ -61,12 +61,13 @@ class PlannedSession(ABC):
     def _planner(self, drafts: int) -> Planner:
         """Make a server with `drafts` draft tokens per request."""
 
-    def _lists(self, inputs: OpInputs) -> torch.Tensor:
-        """Run a step. Returns the lists of its rows."""
+    def _lists(self, inputs: OpInputs) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run a step. Returns its lists in the order of the batch, where they were written, and their rows."""
         with rejections_of(self._loaded.release), self._running():
             planner = self._server(inputs.step)
             batch = planner.run(inputs)
-        return planner.lists[rows_in_batch(inputs, batch.order).argsort()]
+        rows = rows_in_batch(inputs, batch.order)
+        return planner.lists[: len(rows)], rows
 
     def _server(self, step: SparseStep) -> Planner:
         drafts = self._drafts(step)
@@ -98,21 +99,23 @@ class IndexerSession(PlannedSession):
         slots = inputs.all_slots[new_keys(inputs)]
         self._bench.memory.overwrite(self._cache, cache_content(inputs, slots))
         before = self._cache.clone()
-        lists, tokens = self._lists(inputs), _tokens(inputs)
+        (lists, order), tokens = self._lists(inputs), _tokens(inputs)
         yield written_keys(inputs, before, self._cache, tokens, WRITE.name)
         if tokens:
-            yield self._selected(inputs, lists, tokens)
+            yield self._selected(inputs, lists, order, tokens)
 
-    def _selected(self, inputs: OpInputs, lists: torch.Tensor, tokens: tuple[tuple[int, int], ...]) -> Selected:
-        """Return the lists of the rows of the step, beside the scores of their keys within a kernel's error."""
-        count = len(tokens)
+    def _selected(
+        self, inputs: OpInputs, lists: torch.Tensor, order: torch.Tensor, tokens: tuple[tuple[int, int], ...]
+    ) -> Selected:
+        """Return the lists of the rows of the step in an order, beside the scores of their keys within an error."""
         keys, scales = inputs.index_cache_keys
-        firsts = tuple(inputs.keys_from[row.request] for row in inputs.rows[:count])
-        lengths = tuple(row.length for row in inputs.rows[:count])
-        starts = (0,) * count
+        rows = [inputs.rows[at] for at in order.tolist()]
+        firsts = tuple(inputs.keys_from[row.request] for row in rows)
+        lengths = tuple(row.length for row in rows)
+        starts = (0,) * len(rows)
         scoring = Scoring(
-            inputs.index_queries[:count],
-            inputs.index_weights[:count],
+            inputs.index_queries[order],
+            inputs.index_weights[order],
             keys,
             scales,
             firsts,
@@ -124,7 +127,9 @@ class IndexerSession(PlannedSession):
         selection = Selection(low, starts, lengths, self._case.geometry.top_k, highest=high)
         # Its arguments decide about the lists.
         kernel = PAGED_LOGITS if inputs.step.mode.batched else LOGITS
-        return Selected(kernel.name, "topk_indices_buffer", lists, selection, tokens)
+        return Selected(
+            kernel.name, "topk_indices_buffer", lists, selection, tuple(tokens[at] for at in order.tolist())
+        )
 
 
 class SlotSession(PlannedSession):
@@ -134,7 +139,8 @@ class SlotSession(PlannedSession):
         return SlotLists(self._loaded, self._case, self._bench, drafts)
 
     def _parts(self, inputs: OpInputs) -> Iterator[Part]:
-        slots, tokens = self._lists(inputs), _tokens(inputs)
+        (lists, order), tokens = self._lists(inputs), _tokens(inputs)
+        slots = lists[order.argsort()]
         tables = tuple(inputs.pages[b] for b, _ in tokens)
         right = to_slots(positions_of(inputs), tables, self._case.geometry.page_size)
         before = torch.full_like(slots, -(1 << 31))

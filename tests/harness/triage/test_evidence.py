@@ -1,17 +1,39 @@
 """Rows that a ragged call leaves unwritten, and who reads them."""
 
 from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
-from harness_cases import calls_of, chunked_case
+from harness_cases import calls_of, chunked_case, decode_case
 from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.triage.evidence import reads_of_unwritten_rows
+from attnfuzz.harness.triage.evidence import collect, reads_of_unwritten_rows
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import Buffer, Call, CallCase, View
 
 MERGE, FIXUP, RAGGED = NATIVE.merge_state_in_place.name, NATIVE.fixup.name, NATIVE.ragged.name
+
+
+class Unrecorded:
+    """Stands for a runner of a backend whose kernels are its own code."""
+
+    def renew(self) -> None:
+        pass
+
+    def verdict(self, case: AnyCase) -> NoReturn:
+        raise AssertionError(case)
+
+    def trace(self, case: AnyCase) -> tuple[Verdict, CallCase | None]:
+        failure = Observation(kind=Kind.NOT_FINITE, place="out", message="it holds nan", kernel="reduce_segments")
+        return Verdict(observations=(failure,)), None
+
+
+def test_calls_of_a_backends_own_kernels_are_reported_as_not_recorded() -> None:
+    obstacles = collect(decode_case("trtllm_mha"), Unrecorded()).obstacles
+    assert obstacles == ("reduce_segments is code of the backend itself, whose calls are not recorded",)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 import torch
 from packaging.version import Version
 
+from attnfuzz.harness.export.adapters import Adapters
 from attnfuzz.kernels.sparse.inputs import OpInputs
 from attnfuzz.kernels.vllm.engine import ENGINE
 from attnfuzz.kernels.vllm.sparse import kernels
@@ -41,6 +42,19 @@ def buffers() -> ServerBuffers:
     release = SimpleNamespace(version=Version("0.33.0"))
     module = SimpleNamespace(CommonAttentionMetadata=Metadata)
     return ServerBuffers(SimpleNamespace(release=release, module=lambda _: module), 4, 16, 3)
+
+
+def test_a_script_can_contain_the_stand_ins() -> None:
+    def native(function: object) -> str | None:
+        place = getattr(function, "__module__", "")
+        return str(getattr(function, "__name__", "")) if place.startswith("attnfuzz.kernels.native.") else None
+
+    adapters = Adapters(native)
+    for op in kernels.OPS:
+        assert not op.own, "traces leave out own ops"
+        adapters.add(op.name, op.function)
+    assert "attnfuzz" not in adapters.source
+    assert "    top_k_per_row(" in adapters.source
 
 
 @pytest.mark.parametrize("kind", SPARSE_KINDS)
