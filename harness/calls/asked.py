@@ -14,11 +14,23 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.calls.literal_calls import flat, literal_arguments, rows
 from attnfuzz.harness.calls.planned import planned_parts
+from attnfuzz.harness.verdict.tiers import ALPHA
 from attnfuzz.kernels.meaning import Breach, Parameter, RequestSpan, Role
 from attnfuzz.kernels.meaning.call_pool import token_major
 from attnfuzz.kernels.meaning.forms import described, tensors_of, window_of
 from attnfuzz.kernels.meaning.known import entry_points
-from attnfuzz.reference.calls import Buffer, Call, CallAnswer, CallCase, Expected, View, named_views, pack
+from attnfuzz.kernels.recurrent.asked import OPS, NamesNoState, asked_states
+from attnfuzz.reference.calls import (
+    Buffer,
+    Call,
+    CallAnswer,
+    CallCase,
+    Expected,
+    ExpectedTensor,
+    View,
+    named_views,
+    pack,
+)
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
 
@@ -51,9 +63,31 @@ def asked(case: CallCase, index: int, contract: Contract, *, part: int = 0) -> C
 
     Raises NotJudgeable.
     """
+    if case.calls[index].op in OPS:
+        return _asked_states(case, index)
     call = AskedCall(case, index, part=part)
     requests = [expected for request in range(len(call.spans)) for expected in call.expected(request)]
     return call.with_answer(requests, lse=contract.lse is not None)
+
+
+def _asked_states(case: CallCase, index: int) -> CallCase:
+    """Return the calls up to a recurrence with its right outputs and states. Raises NotJudgeable."""
+    call = case.calls[index]
+    try:
+        found = asked_states(call.op, literal_arguments(case, index), ALPHA)
+    except NamesNoState as error:
+        raise NamesNothing(error.breach) from error
+    except (ValueError, KeyError, IndexError) as error:
+        raise NotJudgeable(f"its arguments don't fit each other: {error}") from error
+    shelf = _Shelf(MAX_KEY_BYTES)
+    expected = tuple(
+        ExpectedTensor(name=each.name, view=view, right=shelf.copied(each.right), bound=shelf.copied(each.bound))
+        for each in found
+        if isinstance(view := call.arguments[each.name], View)
+    )
+    return replace(
+        case, calls=case.calls[: index + 1], buffers=(*case.buffers, *shelf.copies), expected=expected, answer=None
+    )
 
 
 class AskedCall:
@@ -223,14 +257,32 @@ class _Parts:
         return (members, members[0]) if latent else (members[:1], members[-1])
 
 
-class _Keys:
+class _Shelf:
+    """Copies of tensors in buffers of their own, of at most `most_bytes` in all."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = self._left = most_bytes
+        self.copies: list[Buffer] = []
+
+    def copied(self, content: torch.Tensor) -> View:
+        """Copy a tensor into a buffer of its own. Raises NotJudgeable beyond the limit."""
+        content = content.contiguous()
+        self._left -= content.nbytes
+        if self._left < 0:
+            raise NotJudgeable(f"its requests have more than {self._most >> 20} MiB of keys and values")
+        name = f"asked for, {len(self.copies)}"
+        data = ctypes.string_at(content.data_ptr(), content.nbytes)
+        self.copies.append(Buffer(name=name, dtype=DType.of(content.dtype), size=content.numel(), bits=pack(data)))
+        return View(buffer=name, shape=tuple(content.shape), stride=tuple(content.stride()))
+
+
+class _Keys(_Shelf):
     """The keys and values of requests. Those from pages are gathered into buffers of their own: `copies`."""
 
     def __init__(self, parts: _Parts, dim: int, most_bytes: int) -> None:
+        super().__init__(most_bytes)
         self._parts, self._dim = parts, dim
         self._caches = parts.caches()
-        self._most = self._left = most_bytes
-        self.copies: list[Buffer] = []
 
     def query(self) -> View:
         """Return the queries [tokens, q heads, qk dim]; parts of their head dim are joined in a buffer of their own."""
@@ -248,16 +300,6 @@ class _Keys:
             if span.first_key < 0 or span.first_key + span.kv_len > self._parts.view(role).shape[0]:
                 raise NotJudgeable(f"the keys of a request are not among {list(view.shape)}")
         return packed[0], packed[1]
-
-    def copied(self, content: torch.Tensor) -> View:
-        """Copy a tensor into a buffer of its own. Raises NotJudgeable beyond the limit."""
-        self._left -= content.nbytes
-        if self._left < 0:
-            raise NotJudgeable(f"its requests have more than {self._most >> 20} MiB of keys and values")
-        name = f"asked for, {len(self.copies)}"
-        data = ctypes.string_at(content.data_ptr(), content.nbytes)
-        self.copies.append(Buffer(name=name, dtype=DType.of(content.dtype), size=content.numel(), bits=pack(data)))
-        return View(buffer=name, shape=tuple(content.shape), stride=tuple(content.stride()))
 
 
 def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:

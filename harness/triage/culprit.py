@@ -231,13 +231,16 @@ def _wrong(caller: str, failure: Observation, found: Sequence[CallEvidence]) -> 
         )
     if _judged(found):
         asked = sum(len(evidence.asked) for evidence in found)
-        each = "Its attention call" if asked == 1 else f"Each of its {asked} attention calls"
+        attends = all(each.case.answer is not None for evidence in found for each in evidence.asked)
+        noun = "attention call" if attends else "call"
+        each = f"Its {noun}" if asked == 1 else f"Each of its {asked} {noun}s"
+        does = "computes attention to the keys that it names" if attends else "computes what its arguments name"
         between = sorted({call.op for each in found if each.calls for call in each.calls.calls if call.op in BETWEEN})
         rest = f" The calls between them, {', '.join(between)}, were not judged separately." if between else ""
         return Culprit(
             Blame.CALLER,
             f"The caller is at fault: the kernels do what their arguments say, but {caller} passes wrong arguments.",
-            (f"{each} breaks no precondition and computes attention to the keys that it names.{rest}", *said),
+            (f"{each} breaks no precondition and {does}.{rest}", *said),
             differences=tuple(each for evidence in found for each in evidence.differences),
             call=found[0].asked[0].call if asked == 1 else -1,
         )

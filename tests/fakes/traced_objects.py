@@ -12,6 +12,7 @@ from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference import case_file
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case, Launch, Mode, Step
 
@@ -35,7 +36,7 @@ def in_graph(backend: str) -> Case:
     return of_two_requests(backend, capture, step(Mode.DECODE, (1, 40), (1, 21), launch=Launch.REPLAY))
 
 
-def traced(case: Case, folder: Path, backend: Backend | None = None) -> tuple[Verdict, CallCase]:
+def traced(case: AnyCase, folder: Path, backend: Backend | None = None) -> tuple[Verdict, CallCase]:
     """The verdict on a case in this process, and the calls of its last step, read as from a file."""
     path = folder / "trace"
     with path.open("w") as file:
