@@ -10,6 +10,7 @@ Exact weights have no errors, so the output of a part is known to fp32's precisi
 rounding. The kernel's size of parts is unknown: the largest error over all sizes is allowed.
 """
 
+import ctypes
 from functools import lru_cache
 
 import torch
@@ -37,10 +38,19 @@ def even_parts_allowance(budget: ErrorBudget, token: int, head: int, element: in
         counted = budget.output_bound[at] - budget.roundoff * budget.size[at]
         counted += parts_allowance(budget, token, head)[element]
         weights, values = row_of(budget, token, head)
-        error = even_parts_error(weights, weights * values[:, element], budget.out_dtype)
-        return max(error - counted.item(), 0.0)
+        terms = weights * values[:, element]
+        # Heads without queries of their own have equal terms, and sizes are many.
+        name = "even parts", *(hash(_bytes(each)) for each in (weights, terms))
+        if name not in budget.memo:
+            budget.memo[name] = even_parts_error(weights, terms, budget.out_dtype)
+        return max(budget.memo[name] - counted.item(), 0.0)
 
     return once(budget, f"even parts of {element}", token, head, found)
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    whole = tensor.cpu().contiguous()
+    return ctypes.string_at(whole.data_ptr(), whole.nbytes)
 
 
 def even_parts_error(weights: torch.Tensor, terms: torch.Tensor, dtype: torch.dtype) -> float:
