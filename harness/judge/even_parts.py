@@ -39,7 +39,7 @@ def even_parts_allowance(budget: ErrorBudget, token: int, head: int, element: in
         counted += parts_allowance(budget, token, head)[element]
         weights, values = row_of(budget, token, head)
         terms = weights * values[:, element]
-        # Heads without queries of their own have equal terms, and sizes are many.
+        # Heads whose queries are 0 have equal terms over one KV head, and there are many sizes.
         name = "even parts", *(hash(_bytes(each)) for each in (weights, terms))
         if name not in budget.memo:
             budget.memo[name] = even_parts_error(weights, terms, budget.out_dtype)
