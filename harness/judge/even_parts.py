@@ -43,7 +43,8 @@ def even_parts_allowance(budget: ErrorBudget, token: int, head: int, element: in
         name = "even parts", *(hash(_bytes(each)) for each in (weights, terms))
         if name not in budget.memo:
             budget.memo[name] = even_parts_error(weights, terms, budget.out_dtype)
-        return max(budget.memo[name] - counted.item(), 0.0)
+        error: float = budget.memo[name]
+        return max(error - counted.item(), 0.0)
 
     return once(budget, f"even parts of {element}", token, head, found)
 
