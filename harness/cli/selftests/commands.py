@@ -162,7 +162,7 @@ def run_defects(**given: Any) -> Exit:
     "--code",
     "named",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=options.PathTo(),
     metavar="PATH",
     help="A file or a folder whose code is changed, in a release or a tree below its folder; may be given several "
     "times.  [default: an engine's attention, the folder of a backend of attnfuzz, or a user's file]",

@@ -33,8 +33,8 @@ def test_mutants_of_a_users_planner_are_run_and_the_table_has_their_lines(attnfu
     before = Path("mine.py").read_bytes()
     chosen = ("--sample", "2", "--examples", "6", "--seed", "1")
     ran = attnfuzz("mutants", "mine.py:MINE", *chosen, "--json", "found.json", "--home", "out")
-    found = json.loads(Path("found.json").read_text())
     assert ran.code in {0, 1}, ran.err
+    found = json.loads(Path("found.json").read_text())
     assert len(found["mutants"]) == 2
     assert {each["fate"] for each in found["mutants"]} <= {"killed", "raises", "survived", "same plans"}
     assert all(each["source"] in before.decode() for each in found["mutants"])

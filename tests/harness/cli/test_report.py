@@ -46,7 +46,7 @@ def test_the_last_campaign_of_a_home_is_reported_beside_its_log(attnfuzz: Attnfu
     ran = attnfuzz("report", "--home", "out")
     assert ran.code == 0, ran.err
     first, *rest = ran.out.splitlines()
-    assert first == "No findings, 1 fixed over 1:00:00."
+    assert first == "No findings, 1 fixed, over 1:00:00."
     folder = Path("out/campaigns") / SECOND
     assert rest == [f"Wrote {folder / name}." for name in ("report.html", "junit.xml", "summary.md")]
     assert "Since 20260501" in (folder / "summary.md").read_text()
