@@ -28,11 +28,12 @@ def test_bad_arguments_are_refused_in_a_line(attnfuzz: Attnfuzz, arguments: tupl
 
 @pytest.mark.slow
 def test_mutants_of_a_users_planner_are_run_and_the_table_has_their_lines(attnfuzz: Attnfuzz) -> None:
-    # A worker loads the planner, and executes its lines.
-    shutil.copy(PLANNER, "mine.py")
-    before = Path("mine.py").read_bytes()
+    # A worker loads the planner, and executes its lines. Descriptions of files are kept by name in the test's process,
+    # where other tests have a mine.py.
+    shutil.copy(PLANNER, "own_planner.py")
+    before = Path("own_planner.py").read_bytes()
     chosen = ("--sample", "2", "--examples", "6", "--seed", "1")
-    ran = attnfuzz("mutants", "mine.py:MINE", *chosen, "--json", "found.json", "--home", "out")
+    ran = attnfuzz("mutants", "own_planner.py:MINE", *chosen, "--json", "found.json", "--home", "out")
     assert ran.code in {0, 1}, ran.err
     found = json.loads(Path("found.json").read_text())
     assert len(found["mutants"]) == 2
@@ -41,4 +42,4 @@ def test_mutants_of_a_users_planner_are_run_and_the_table_has_their_lines(attnfu
     assert "fail" in ran.out.splitlines()[-2]
     again = attnfuzz("mutants", "--resume", "--home", "out", "--quiet")
     assert (again.code, again.out) == (ran.code, f"{ran.out.splitlines()[-2]}\n")
-    assert Path("mine.py").read_bytes() == before
+    assert Path("own_planner.py").read_bytes() == before

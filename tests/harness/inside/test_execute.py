@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import torch
 from harness_cases import decode_case
+from msgspec.structs import replace as replace_fields
 
 from attnfuzz.harness.inside import execute, forwards
 from attnfuzz.harness.inside.execute import Execution
@@ -25,6 +27,8 @@ from attnfuzz.kernels.libraries.torch_sdpa import SdpaBackend, SdpaSession
 from attnfuzz.kernels.native import build
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
+from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.relation import Relation
 
 
 def ignore(_: bytes) -> None:
@@ -46,6 +50,15 @@ def test_a_case_computes_the_same_without_guards(defective: str) -> None:
     guarded = Execution(task(defective, "NONE"), ignore).run()
     plain = Execution(task(defective, "NONE"), ignore, memory=PlainMemory(decode_case("x").outputs)).run()
     assert plain.margins == guarded.margins
+
+
+def test_a_case_of_two_runs_is_run_once_by_a_writer_of_the_cache() -> None:
+    writer = Path(__file__).parents[3] / "docs" / "examples" / "my_writer.py"
+    case = decode_case(f"{writer}:MINE")
+    geometry = replace_fields(case.geometry, kv_layout=KvLayout.NHD)
+    case = replace_fields(case, geometry=geometry, relation=Relation.SAME_CALL)
+    verdict = Execution(Task(case=case, backend=case.backend), ignore).run()
+    assert (verdict.failures, verdict.unsupported) == ((), None)
 
 
 @dataclass(frozen=True)
