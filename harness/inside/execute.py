@@ -132,8 +132,8 @@ class Execution:
         account, start = self._account, time.perf_counter()
         with torch.inference_mode(in_inference_mode(self._backend)), self._forwards:
             self._run_steps(self._case, self._judge)
-            # Another run would differ from wrong numbers, too.
-            if self._related is not None and not account.failed and not account.passed:
+            # Another run would differ from wrong numbers, too. Nothing is kept of writes, which are exact.
+            if self._related is not None and self._kept and not account.failed and not account.passed:
                 self._run_related(self._related)
         # The remaining time is drawing values, planning and placing tensors.
         account.seconds["place"] = time.perf_counter() - start - sum(account.seconds.values())
@@ -155,7 +155,7 @@ class Execution:
                 self._digest.result(result)
             start, first = time.perf_counter(), firsts[terms.step]
             if first not in self._kept:
-                # Writes of the KV cache are exact: two runs of them have nothing to compare.
+                # No evidence of that step's rows was left.
                 return
             compare = torch.inference_mode()(judging(result, self._case).compare)
             comparison = compare(self._kept[first], result, other, replaced(terms, step=first))
