@@ -64,7 +64,8 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     dims; `head_dims` are the only ones, if given. `unequal_head_dims` allows head_dim_qk != head_dim_vo. `sinks_dtype`
     is the dtype in which a `FunctionBackend` gets its sinks; None is that of the queries. `masks` are the keys that a
     query may see; with EMPTY_ROWS among them, it may see none, although its request has keys. `windowed_masks` are the
-    masks that can be combined with a window: a query sees a key if both allow it. With `attention_chunks`, layers
+    masks that can be combined with a window: a query sees a key if both allow it. With `right_windows`, the window of a
+    full mask may end a number of keys after a query's own (`Geometry.window_right`). With `attention_chunks`, layers
     without windows may limit queries to the keys of their own chunk (`Geometry.attention_chunk`).
 
     **Numbers.** `kv_scales` are the dtypes of the KV caches that have scales, or True for all. `granularities` are
@@ -129,6 +130,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     soft_cap: bool = False
     masks: tuple[Mask, ...] = (Mask.CAUSAL,)
     windowed_masks: tuple[Mask, ...] = (Mask.CAUSAL,)
+    right_windows: bool = False
     attention_chunks: bool = False
 
     kv_scales: bool | tuple[DType, ...] = False

@@ -388,14 +388,17 @@ class Guard(StrEnum):
 class Mask(StrEnum):
     """The keys that a query sees, within the window if there is one (drawn by `attnfuzz.reference.masks`).
 
-    CAUSAL: the keys up to its own. FULL: all keys of its request. TREE: in a verify step, the prefix and its ancestors
-    among the draft tokens, which form a tree (topk > 1, as in Medusa and SGLang's EAGLE); other steps are causal.
-    CUSTOM: the keys of a boolean mask, with rows that see few, some or all keys, but at least one. EMPTY_ROWS: like
-    CUSTOM, but some rows see no keys.
+    CAUSAL: the keys up to its own. FULL: all keys of its request, up to `Geometry.window_right` after its own.
+    INTERVALS: an interval of keys, whose first and last key are no earlier than those of the query before
+    (bidirectional attention among the tokens of an image, in Gemma 3). TREE: in a verify step, the prefix and its
+    ancestors among the draft tokens, which form a tree (topk > 1, as in Medusa and SGLang's EAGLE); other steps are
+    causal. CUSTOM: the keys of a boolean mask, with rows that see few, some or all keys, but at least one. EMPTY_ROWS:
+    like CUSTOM, but some rows see no keys.
     """
 
     CAUSAL = "causal"
     FULL = "full"
+    INTERVALS = "intervals"
     TREE = "tree"
     CUSTOM = "custom"
     EMPTY_ROWS = "empty_rows"

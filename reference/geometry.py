@@ -31,7 +31,8 @@ class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """One attention layer, as seen by one rank of a server.
 
     `window_left` counts the keys that a query sees before its own (FlashInfer's convention: window_left + 1 keys in
-    total; -1 is no window). With an `attention_chunk`, keys and queries are cut into chunks of as many tokens, from the
+    total; -1 is no window), and in a layer with a window and a full mask, `window_right` those after its own (-1: all).
+    With an `attention_chunk`, keys and queries are cut into chunks of as many tokens, from the
     first key of a request on, and a query sees the keys of its own chunk alone, up to itself (Llama 4's
     attention_chunk_size; 0 is none). `soft_cap` c replaces a logit s by c * tanh(s / c); 0 is off. With `latent`,
     `kv_heads` is 1, and `head_dim_qk` and `head_dim_vo` are those of decode: rank + rope and rank.
@@ -46,6 +47,7 @@ class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     kv_dtype: DType = DType.BFLOAT16
     kv_layout: KvLayout = KvLayout.HND
     window_left: int = -1
+    window_right: int = -1
     sinks: bool = False
     soft_cap: float = 0.0
     latent: Latent | None = None

@@ -32,7 +32,7 @@ def applies(case: Case, step: Step) -> bool:
 def mask_of(case: Case, step: Step, request: Request) -> torch.Tensor | None:
     """Return a request's mask in `step`, bool [q_len, kv_len], True where a query sees a key; None if it is causal.
 
-    The window of the geometry cuts off further keys. The tensor is on the host.
+    The window of the geometry cuts off further keys on the left. The tensor is on the host.
     """
     if not applies(case, step):
         return None
@@ -40,13 +40,32 @@ def mask_of(case: Case, step: Step, request: Request) -> torch.Tensor | None:
     if case.geometry.attention_chunk:
         return _within_chunks(*shape, case.geometry.attention_chunk)
     if case.mask is Mask.FULL:
-        return torch.ones(shape, dtype=torch.bool)
+        return _up_to(*shape, case.geometry.window_right)
     generator = torch.Generator()
     seed = mixed(mixed(case.seed, _STREAM), request.slot)
     generator.manual_seed(mixed(mixed(seed, request.q_len), request.kv_len))
     if case.mask is Mask.TREE:
         return _tree(*shape, generator)
+    if case.mask is Mask.INTERVALS:
+        return _intervals(*shape, generator)
     return _custom(*shape, generator, empty_rows=case.mask is Mask.EMPTY_ROWS)
+
+
+def _up_to(q_len: int, kv_len: int, right: int) -> torch.Tensor:
+    """Return the mask of queries that see all keys, or those up to `right` keys after their own if that is not -1."""
+    if right < 0:
+        return torch.ones(q_len, kv_len, dtype=torch.bool)
+    own = torch.arange(kv_len - q_len, kv_len).unsqueeze(1)
+    return torch.arange(kv_len) <= own + right
+
+
+def _intervals(q_len: int, kv_len: int, generator: torch.Generator) -> torch.Tensor:
+    """Return rows that see an interval of keys: both of its ends, drawn among all keys, grow with the query."""
+    if not kv_len:
+        return torch.zeros(q_len, 0, dtype=torch.bool)
+    ends = torch.randint(kv_len, (2, q_len, 1), generator=generator).sort(dim=1).values
+    key = torch.arange(kv_len)
+    return (key >= ends.amin(dim=0)) & (key <= ends.amax(dim=0))
 
 
 def _within_chunks(q_len: int, kv_len: int, chunk: int) -> torch.Tensor:

@@ -110,6 +110,7 @@ def _bounded(case: Case) -> Iterator[tuple[str, float, float, float]]:
     yield "geometry.head_dim_vo", geometry.head_dim_vo, 1, 1024
     yield "geometry.page_size", geometry.page_size, 1, MAX_PAGE_SIZE
     yield "geometry.window_left", geometry.window_left, -1, MAX_KV_LEN
+    yield "geometry.window_right", geometry.window_right, -1, MAX_KV_LEN
     if geometry.latent is not None:
         yield "geometry.latent.rank", geometry.latent.rank, 1, 1024
         yield "geometry.latent.rope", geometry.latent.rope, 1, 1024

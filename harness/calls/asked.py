@@ -13,9 +13,9 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.harness.calls.literal_calls import flat, literal_arguments, rows
-from attnfuzz.harness.calls.planned import planned_parts
+from attnfuzz.harness.calls.planned import PlannedEntry, planned_parts
 from attnfuzz.harness.verdict.tiers import ALPHA
-from attnfuzz.kernels.meaning import Breach, Parameter, RequestSpan, Role
+from attnfuzz.kernels.meaning import Breach, EntryPoint, Parameter, RequestSpan, Role
 from attnfuzz.kernels.meaning.call_pool import token_major
 from attnfuzz.kernels.meaning.forms import described, tensors_of, window_of
 from attnfuzz.kernels.meaning.known import entry_points
@@ -126,7 +126,7 @@ class AskedCall:
             raise NotJudgeable(str(error)) from error
         if wild is not None:
             raise NamesNothing(wild)
-        self._mask = planned.mask(arguments) if planned is not None else None
+        self._masks = [_mask(arguments, span, known, planned) for span in self.spans]
         self._soft_cap = _soft_cap(arguments)
         _check(self.spans, self._query)
         leaves_empty = entry.leaves_empty_rows(arguments)
@@ -145,8 +145,9 @@ class AskedCall:
         key, value = self._keys.of(span, request)
         if key.shape[-1] != self._query.shape[-1]:
             raise NotJudgeable("its cache does not hold keys of its queries' head dim, such as one of NVFP4")
-        count = max(span.q_len, 1) if self.causal or self._mask is not None else 1
-        mask = None if self._mask is None else self._keys.copied(self._mask)
+        drawn = self._masks[request]
+        count = max(span.q_len, 1) if self.causal or drawn is not None else 1
+        mask = None if drawn is None else self._keys.copied(drawn)
         return tuple(
             Expected(
                 first_row=first,
@@ -172,6 +173,15 @@ class AskedCall:
         )
         calls, buffers = self._case.calls[: self._index + 1], (*self._case.buffers, *self._keys.copies)
         return replace(self._case, calls=calls, buffers=buffers, answer=answer)
+
+
+def _mask(
+    arguments: Mapping[str, Any], span: RequestSpan, known: EntryPoint | None, planned: PlannedEntry | None
+) -> torch.Tensor | None:
+    """Return the mask of a request in the arguments of a known op, or of the only one of a planned run."""
+    if known is not None:
+        return known.mask(arguments, span)
+    return None if planned is None else planned.mask(arguments)
 
 
 def _is_causal(arguments: Mapping[str, Any]) -> bool:

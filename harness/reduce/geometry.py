@@ -29,6 +29,8 @@ def drop_features(case: Case) -> Iterator[Case]:
     yield _with(case, replace(geometry, dtype=DType.BFLOAT16))
     for window in lower(geometry.window_left, 0):
         yield _with(case, replace(geometry, window_left=window))
+    for window in lower(geometry.window_right, 0):
+        yield _with(case, replace(geometry, window_right=window))
 
 
 def drop_heads(case: Case) -> Iterator[Case]:

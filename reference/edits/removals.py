@@ -12,6 +12,7 @@ from attnfuzz.reference.case import (
     Case,
     Granularity,
     Launch,
+    Mask,
     Request,
     Step,
     Tombstone,
@@ -80,7 +81,18 @@ def pages_kept(case: Case) -> Iterator[Case]:
 def without_window(case: Case) -> Iterator[Case]:
     """Yield the case without window."""
     for kept in pages_kept(case):
-        yield replace(kept, geometry=replace(case.geometry, window_left=-1))
+        yield replace(kept, geometry=replace(case.geometry, window_left=-1, window_right=-1))
+
+
+def no_right_window(case: Case) -> Iterator[Case]:
+    """Yield a window that is open to the right, then one that ends after all keys."""
+    for right in (-1, max(case.slot_lengths().values(), default=0)):
+        yield replace(case, geometry=replace(case.geometry, window_right=right))
+
+
+def causal(case: Case) -> Iterator[Case]:
+    """Yield the case with a causal mask."""
+    yield replace(case, mask=Mask.CAUSAL, geometry=replace(case.geometry, window_right=-1))
 
 
 def no_window(case: Case) -> Iterator[Case]:

@@ -255,8 +255,37 @@ def _mask(moment: Moment) -> str:
 def _refused_mask(can: "Capability", case: Case) -> str | None:
     if case.mask not in can.masks:
         return f"mask {case.mask}"
-    windowed = case.geometry.window_left >= 0
+    windowed = case.geometry.window_left >= 0 > case.geometry.window_right
     return f"a sliding window with mask {case.mask}" if windowed and case.mask not in can.windowed_masks else None
+
+
+_RIGHT_WINDOWS = ("none", "ends at a query's own key", "cuts keys off", "longer than all keys")
+
+
+def _right_window(moment: Moment) -> str:
+    right = moment.case.geometry.window_right
+    if right < 0:
+        return "none"
+    if right == 0:
+        return "ends at a query's own key"
+    cut = any(q_len > right + 1 and kv_len for q_len, kv_len in moment.asking)
+    return "cuts keys off" if cut else "longer than all keys"
+
+
+def _impossible_right_window(case: Case) -> Violation | None:
+    geometry = case.geometry
+    if geometry.window_right < 0 or (geometry.window_left >= 0 and case.mask is Mask.FULL):
+        return None
+    return "geometry.window_right", geometry.window_right, "must be -1 without a window and a full mask"
+
+
+def _draw_right_windows(can: "Capability", case: Case) -> tuple[Case, ...]:
+    """Return a case with a window and a full mask at ends of the window: near a query's own key, and after all keys."""
+    if not can.right_windows or case.geometry.window_left < 0 or case.mask is not Mask.FULL:
+        return (case,)
+    open_ended = (-1,) * 4 if Mask.FULL in can.windowed_masks else ()
+    rights = (*open_ended, 0, 1, 2, 3, 7, 16, case.geometry.page_size, 64, 8192)
+    return tuple(replace(case, geometry=replace(case.geometry, window_right=right)) for right in rights)
 
 
 _CHUNKS = ("none", "longer than all keys", "cuts keys off")
@@ -291,6 +320,11 @@ _TIMES_CAUSAL = 3
 _TIMES_TREE = 4
 
 
+def beside_windows(can: "Capability", mask: Mask) -> bool:
+    """Return whether a backend has windows beside a mask."""
+    return mask in can.windowed_masks or (mask is Mask.FULL and can.right_windows)
+
+
 def _draw_masks(can: "Capability", case: Case) -> tuple[Case, ...]:
     """Return a case with the masks that a backend supports. Trees are only drawn for cases with a verify step."""
     trees = any(step.mode is Mode.TARGET_VERIFY for step in case.steps)
@@ -299,7 +333,7 @@ def _draw_masks(can: "Capability", case: Case) -> tuple[Case, ...]:
     return tuple(
         each
         for mask in Mask
-        if mask in can.masks and (trees or mask is not Mask.TREE) and (not windowed or mask in can.windowed_masks)
+        if mask in can.masks and (trees or mask is not Mask.TREE) and (not windowed or beside_windows(can, mask))
         for each in (replace(case, mask=mask),) * times.get(mask, 1)
     )
 
@@ -330,7 +364,7 @@ SEEN_KEYS = grouped(
     of_steps(
         single("mask", Mask, _mask),
         "mask",
-        removable("mask", but(Mask.CAUSAL), case_with(mask=Mask.CAUSAL)),
+        removable("mask", but(Mask.CAUSAL), removals.causal),
         removable("mask with holes", but(Mask.CAUSAL, Mask.FULL), case_with(mask=Mask.FULL)),
         removable("rows that a mask hides all keys from", only(Mask.EMPTY_ROWS), case_with(mask=Mask.CUSTOM)),
         filed={word: only(mask) for word, mask in _FORMER_MASKS.items()},
@@ -349,6 +383,39 @@ SEEN_KEYS = grouped(
             "masks other than causal",
             lambda can: None if can.writes or can.latent else can.masks != (Mask.CAUSAL,),
         ),
+    ),
+    of_steps(
+        single("right window", _RIGHT_WINDOWS, _right_window),
+        "geometry.window_right",
+        removable("right window", but("none"), geometry_with(window_right=-1)),
+        removable(
+            "keys after the window", only("ends at a query's own key", "cuts keys off"), removals.no_right_window
+        ),
+        supported=lambda can: _RIGHT_WINDOWS if can.right_windows else ("none",),
+        lack="the backend does not have windows that end after a query's own key",
+        refusal=lambda can, case: (
+            "a window to the right" if case.geometry.window_right >= 0 and not can.right_windows else None
+        ),
+        optional=(
+            "windows to the right",
+            lambda can: None if can.writes or can.latent or Mask.FULL not in can.masks else can.right_windows,
+        ),
+        rule=_impossible_right_window,
+        draws=_draw_right_windows,
+        clashes=(
+            ("a window without a beginning has no end", "right window!=none", "window=none"),
+            ("a window ends after a query's own key under a full mask", "right window!=none", "mask!=full"),
+            ("each of two queries sees the other's key", "right window=cuts keys off", "longest q=1|2"),
+            (
+                "keys after a query's own are those of later queries",
+                "right window=cuts keys off",
+                "without keys=all; longest kv=0",
+            ),
+        ),
+        printed=lambda case: (
+            f"up to {case.geometry.window_right:,} keys to the right" if case.geometry.window_right >= 0 else ""
+        ),
+        line="geometry",
     ),
     of_steps(
         single("attention chunk", _CHUNKS, _chunk),

@@ -9,6 +9,7 @@ from attnfuzz.reference.case import Mask, Mode
 from attnfuzz.reference.features import TABLE
 from attnfuzz.reference.features.chosen import impossible_features
 from attnfuzz.reference.features.classes import GROUPS, HEAD_DIMS
+from attnfuzz.reference.features.geometry import beside_windows
 from attnfuzz.strategies.coverage.rules import Clash, Features, Holds, Lack, besides, clash
 from attnfuzz.strategies.supported import head_dims, latents
 
@@ -60,7 +61,7 @@ def _alone(name: str, extreme: Callable[[Iterable[int]], int]) -> Holds:
 
 
 def _windowless(mask: Mask) -> Holds:
-    return lambda can: mask not in can.windowed_masks
+    return lambda can: not beside_windows(can, mask)
 
 
 def _in_halves(group: str) -> Holds:

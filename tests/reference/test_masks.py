@@ -7,12 +7,14 @@ import torch
 from msgspec.structs import replace
 from small_cases import HEADS, LATENTS, step
 
+from attnfuzz.harness.reduce.ablation import ablations
 from attnfuzz.kernels.planning.packed_masks import flat_masks, masks_of_rows, packed_masks
 from attnfuzz.kernels.planning.plan import Row
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mask, Mode, Request, Step
 from attnfuzz.reference.case_file import decode, encode
+from attnfuzz.reference.features import TABLE
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.masks import applies, mask_of
 from attnfuzz.reference.problem import Problem
@@ -42,6 +44,53 @@ def test_a_causal_case_has_no_masks_and_a_tree_is_one_of_verify_steps_alone() ->
 def test_a_full_mask_shows_all_keys() -> None:
     assert mask_in(case(Mask.FULL), 1).all()
     assert mask_in(case(Mask.FULL), 1, 1).shape == (3, 0)
+
+
+def test_a_window_to_both_sides_ends_after_a_query_s_own_key() -> None:
+    two_sided = replace(case(Mask.FULL), geometry=replace(HEADS, window_left=4, window_right=1))
+    # The queries' own keys are 15 to 19, and with fewer keys than queries, -2 to 2.
+    assert [row.nonzero().max().item() for row in mask_in(two_sided, 0)] == [16, 17, 18, 19, 19]
+    assert [row.sum().item() for row in mask_in(two_sided, 0, 1)] == [0, 1, 2, 3, 3]
+    assert "right window=cuts keys off" in TABLE.coverage_of(two_sided)
+
+
+def test_a_window_ends_to_the_right_under_a_full_mask_alone() -> None:
+    for mask, left in ((Mask.CAUSAL, 4), (Mask.FULL, -1)):
+        with pytest.raises(ImpossibleCase, match=r"geometry\.window_right is 1: must be -1"):
+            validate(replace(case(mask), geometry=replace(HEADS, window_left=left, window_right=1)))
+
+
+def test_a_backend_may_have_windows_to_both_sides_and_no_other_beside_a_full_mask() -> None:
+    can = Capability(layouts=(KvLayout.HND,), windows=True, masks=(Mask.CAUSAL, Mask.FULL), right_windows=True)
+    one_sided = replace(case(Mask.FULL), geometry=replace(HEADS, window_left=4))
+    two_sided = replace(one_sided, geometry=replace(one_sided.geometry, window_right=1))
+    assert can.why_not(two_sided) is None
+    assert can.why_not(one_sided) == "a sliding window with mask full"
+    assert replace(can, right_windows=False).why_not(two_sided) == "a window to the right"
+
+
+def test_the_right_end_of_a_window_is_removed_as_any_feature() -> None:
+    two_sided = replace(case(Mask.FULL), geometry=replace(HEADS, window_left=4, window_right=1))
+    removed = {each.feature.name: each.variants[0] for each in ablations(two_sided)}
+    assert removed["right window"].geometry.window_right == -1
+    assert removed["mask"].mask is Mask.CAUSAL
+    assert removed["window"].geometry == HEADS
+    for plainer in removed.values():
+        validate(plainer)
+
+
+def test_intervals_of_keys_have_ends_that_never_go_back() -> None:
+    widths = set()
+    for seed in range(20):
+        mask = mask_in(case(Mask.INTERVALS, seed=seed), 1)
+        ends = [(row.nonzero().min().item(), row.nonzero().max().item()) for row in mask]
+        assert ends == sorted(ends)
+        assert [last for _, last in ends] == sorted(last for _, last in ends)
+        assert all(row.sum() == last - first + 1 for row, (first, last) in zip(mask, ends, strict=True))
+        widths |= {last - first for first, last in ends}
+    assert min(widths) == 0
+    assert max(widths) > 15
+    assert mask_in(case(Mask.INTERVALS), 1, 1).shape == (3, 0)
 
 
 def test_a_draft_token_sees_the_prefix_and_its_ancestors() -> None:
@@ -74,7 +123,7 @@ def test_rows_of_a_custom_mask_see_few_keys_some_or_all_and_some_rows_none_if_as
         assert ((seen > 6) & (seen < 60)).float().mean() > 0.2
 
 
-@pytest.mark.parametrize("mask", [Mask.TREE, Mask.CUSTOM, Mask.EMPTY_ROWS])
+@pytest.mark.parametrize("mask", [Mask.INTERVALS, Mask.TREE, Mask.CUSTOM, Mask.EMPTY_ROWS])
 def test_the_mask_of_a_request_depends_neither_on_its_batch_nor_on_its_step(mask: Mask) -> None:
     alone = mask_in(case(mask), 0)
     other = replace(VERIFY, requests=(Request(1, 5, 9), *VERIFY.requests[:1]))

@@ -36,6 +36,7 @@ def custom_masks(row: WrongRow) -> Iterator[Claim]:
     ):
         yield _claim(Mistake.MASK_IGNORED, words, rule)
     yield from _layouts(row)
+    yield from _intervals(row)
     if row.q_len > 1:
         first = "as if the row had the mask of its request's first query"
         yield _claim(Mistake.MASK_OF_ANOTHER_ROW, first, _at(lambda _, keys: keys))
@@ -43,6 +44,32 @@ def custom_masks(row: WrongRow) -> Iterator[Claim]:
             words = f"as if the row had the mask of the query {where} it"
             yield _claim(Mistake.MASK_OF_ANOTHER_ROW, words, _of_query(by))
     yield from _other_requests(row)
+
+
+def _intervals(row: WrongRow) -> Iterator[Claim]:
+    """Yield claims about the last key that a mask shows, as of a window that ends to the right of a query's own key."""
+    yield _claim(Mistake.WINDOW, "as if the row's keys ended one later", _ended(1))
+    yield _claim(Mistake.WINDOW, "as if the row's keys ended one earlier", _ended(-1))
+    endless = "as if the window did not end: the row sees all keys from its first on"
+    yield _claim(Mistake.WINDOW, endless, lambda each: _until(each, each.kv_len))
+    if row.problem.window_left >= 0:
+        words = "as if the window ended as many keys after the row's own as it begins before it"
+        yield _claim(Mistake.WINDOW, words, lambda each: _until(each, each.own + each.problem.window_left + 1))
+
+
+def _ended(by: int) -> Rule:
+    return lambda row: _until(row, _end(row) + by) if 0 < _end(row) + by <= row.kv_len else None
+
+
+def _end(row: WrongRow) -> int:
+    """Return the key after the last one that the row's mask shows, 0 if it shows none."""
+    return int(row.mask.nonzero().max()) + 1 if row.mask.any() else 0
+
+
+def _until(row: WrongRow, end: int) -> torch.Tensor:
+    """Return the row's mask, with all keys from the last one that it shows up to `end`, and none after it."""
+    key = torch.arange(row.kv_len)
+    return (row.mask | (key >= _end(row))) & (key < end)
 
 
 def _layouts(row: WrongRow) -> Iterator[Claim]:
@@ -73,6 +100,8 @@ def _other_requests(row: WrongRow) -> Iterator[Claim]:
     yield _claim(Mistake.MASK_OF_ANOTHER_REQUEST, in_bits, _from_start(lambda each: _BYTE * _bits_before(each)))
     unaligned = "as if the masks of requests were packed without padding to whole bytes"
     yield _claim(Mistake.MASK_OF_ANOTHER_REQUEST, unaligned, _from_start(_bits_before))
+    words = "as if the row had the mask of the batch's query with its index in the request"
+    yield _claim(Mistake.MASK_OF_ANOTHER_REQUEST, words, _of_packed_query)
     others = [request for request in range(len(row.problem.q_lens)) if request != row.request][:_REQUESTS]
     for request in others:
         words = f"as if it had the mask of request {request}"
@@ -125,6 +154,18 @@ def _of_request(request: int) -> Rule:
         return _from_start(lambda each: _start(each.problem, request))(row) if inside else None
 
     return rule
+
+
+def _of_packed_query(row: WrongRow) -> torch.Tensor | None:
+    """Return the mask of the query of the batch that has the row's index in its request."""
+    assert row.problem.masks is not None
+    query = row.token_in_request
+    for mask in row.problem.masks:
+        if query < len(mask):
+            given = mask[query][: row.kv_len]
+            return torch.nn.functional.pad(given, (0, row.kv_len - len(given)))
+        query -= len(mask)
+    return None
 
 
 def _reversed(row: WrongRow, keys: torch.Tensor) -> torch.Tensor:

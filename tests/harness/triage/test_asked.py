@@ -22,7 +22,7 @@ from attnfuzz.reference.dtypes import DType
 
 
 @examples(3, 15)
-@pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla"])
+@pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla", "trtllm_mha_windowed"])
 def test_every_attention_call_of_a_correct_backend_matches_its_arguments(
     runner: Runner, backend: str, count: int
 ) -> None:

@@ -111,3 +111,33 @@ def test_a_masked_row_without_the_mistake_has_its_own_answer() -> None:
     row = right_row(masked(window_left=5), token=TOKEN)
     same = answering(row, lambda each: each.under(each.mask))
     assert torch.equal(same.out, row.out)
+
+
+def interval(first: int, last: int) -> Wrong:
+    return lambda _: (torch.arange(31) >= first) & (torch.arange(31) <= last)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (interval(4, 21), "as if the row's keys ended one later"),
+        (interval(4, 19), "as if the row's keys ended one earlier"),
+        (interval(4, 30), "as if the window did not end: the row sees all keys from its first on"),
+        (interval(3, 8), "as if the row had the mask of the batch's query with its index in the request"),
+    ],
+)
+def test_the_end_of_an_interval_that_a_row_had_by_mistake_is_named(wrong: Wrong, words: str) -> None:
+    problem = masked()
+    assert problem.masks is not None
+    problem.masks[1][1] = interval(4, 20)(problem)
+    problem.masks[0][1] = interval(3, 8)(problem)[:24]
+    assert words in said_of(problem, lambda row: row.under(wrong(problem)), token=TOKEN)
+
+
+def test_a_window_as_long_to_the_right_as_to_the_left_is_named() -> None:
+    problem = masked(window_left=3)
+    assert problem.masks is not None
+    # The second of three queries of 31 keys has the key 29, and its window begins at 26.
+    problem.masks[1][1] = torch.arange(31) <= 29
+    words = "as if the window ended as many keys after the row's own as it begins before it"
+    assert words in said_of(problem, lambda row: row.under(torch.arange(31) <= 30), token=TOKEN)
