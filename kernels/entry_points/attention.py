@@ -30,7 +30,8 @@ class Attention:
     none. With `in_pages`, `cum_kv` may count pages instead of keys. FlashInfer compares the rows of a `checked_table`
     with the batch before the launch. `pool` is the target of page ids, None for packed keys. `halves` names K and V of
     a cache that the kernel takes by one pointer, each with its own page ids in a table of [requests, 2, columns].
-    `masks` names the packed bits of all masks, and the first byte of each request's, None without masks.
+    `masks` names the packed bits of all masks, and the first byte of each request's, None without masks; `intervals`
+    the first and the last key of each query, None without them.
     `head_dim_vo` is that of the values. `window_left` is -1 without a window. `workspace` returns the kernel's needs,
     None if they are unknown.
     """
@@ -54,6 +55,7 @@ class Attention:
     pool: Pool | None = None
     halves: tuple[str, str] | None = None
     masks: tuple[str, str] | None = None
+    intervals: tuple[str, str] | None = None
     window_left: int = -1
     workspace: Callable[[], WorkspaceBytes | None] = lambda: None
 

@@ -2,6 +2,8 @@
 
 from abc import ABC, abstractmethod
 
+import torch
+
 from attnfuzz.kernels.entry_points.attention import Attention
 from attnfuzz.kernels.entry_points.duties import judged, of_attention
 from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
@@ -24,6 +26,10 @@ class AttentionEntryPoint(ABC):
     def breaches(self, arguments: Arguments) -> tuple[Breach, ...]:
         """Return the preconditions that a call breaks."""
         return judged(lambda: of_attention(self._attention(arguments)))
+
+    def mask(self, arguments: Arguments, span: RequestSpan) -> torch.Tensor | None:
+        """Return the keys that the queries of a request see besides a window: None, causal or as `causal` says."""
+        return None
 
     def leaves_empty_rows(self, arguments: Arguments) -> bool:
         """Return whether a call leaves the rows of requests without keys unwritten: most do not."""

@@ -12,7 +12,7 @@ import torch
 from attnfuzz.kernels.entry_points.attention import Attention, Stated
 from attnfuzz.kernels.entry_points.attention_entry_point import AttentionEntryPoint
 from attnfuzz.kernels.meaning.call_pool import Pool, pool_forms, pool_of, pool_of_one
-from attnfuzz.kernels.meaning.entry_point import Arguments, Parameter, Role
+from attnfuzz.kernels.meaning.entry_point import Arguments, Parameter, RequestSpan, Role
 from attnfuzz.kernels.meaning.forms import (
     TOKEN_LSE,
     WORKSPACE,
@@ -74,6 +74,10 @@ _BITS, _STARTS = "packed_custom_mask", "mask_indptr"
 _MASKS = {_BITS: Form(Role.MASK, (("bytes",),)), _STARTS: Form(Role.MASK_STARTS, (("requests + 1",),))}
 
 
+_INTERVALS = ("variable_window_token_starts", "variable_window_token_ends")
+_OF_TOKENS = {name: Form(Role.INTERVALS, (("tokens",),)) for name in _INTERVALS}
+
+
 @dataclass(frozen=True)
 class PagedContext(AttentionEntryPoint):
     """A batch of `batch_size` requests; request b has the rows between entries b and b + 1 of `cum_seq_lens_q`.
@@ -88,12 +92,24 @@ class PagedContext(AttentionEntryPoint):
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
         """Return the tensors of a call. Raises ValueError for impossible ones."""
         tables = (("requests", "columns"), ("requests", "K and V", "columns"))
-        forms = {**_SHARED, "block_tables": Form(Role.PAGE_TABLE, tables), **sinks_forms(arguments)}
+        forms = {**_SHARED, **_OF_TOKENS, "block_tables": Form(Role.PAGE_TABLE, tables), **sinks_forms(arguments)}
         if arguments.get("kv_cache") is not None:
             forms = {**forms, **pool_forms(arguments, arguments.get("kv_layout", "HND"))}
         masks = _MASKS if self.masked else {}
         required = ("query", "kv_cache", "block_tables", *_REQUIRED, *masks)
-        return parameters_of(arguments, {**forms, **masks}, required, _NUMBERS)
+        return parameters_of(arguments, {**forms, **masks}, required, (*_NUMBERS, "window_right"))
+
+    def mask(self, arguments: Arguments, span: RequestSpan) -> torch.Tensor | None:
+        """Return the intervals of keys, or the end of a window that is not causal."""
+        key = torch.arange(span.kv_len)
+        if _has_intervals(arguments):
+            first, last = (arguments[name][span.first_row :][: span.q_len].cpu().unsqueeze(1) for name in _INTERVALS)
+            return (key >= first) & (key <= last)
+        if arguments.get("causal", True) or window_of(arguments) < 0:
+            return None
+        right = arguments.get("window_right", -1)
+        own = torch.arange(span.kv_len - span.q_len, span.kv_len).unsqueeze(1)
+        return key <= own + (right if right >= 0 else span.q_len)
 
     def _attention(self, arguments: Arguments) -> Attention:
         parameters = self.parameters(arguments)
@@ -108,9 +124,14 @@ class PagedContext(AttentionEntryPoint):
             in_pages=True,
             pool=pool,
             masks=(_BITS, _STARTS) if self.masked else None,
+            intervals=_INTERVALS if _has_intervals(arguments) else None,
             window_left=window_of(arguments),
             workspace=lambda: NATIVE.prefill_workspace,
         )
+
+
+def _has_intervals(arguments: Arguments) -> bool:
+    return all(arguments.get(name) is not None for name in _INTERVALS)
 
 
 _RAGGED_FORMS = {

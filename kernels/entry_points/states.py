@@ -101,6 +101,10 @@ class _OnStates(ABC):
         """Return the preconditions that a call breaks."""
         return judged(lambda: self._breaches(arguments))
 
+    def mask(self, arguments: Arguments, span: RequestSpan) -> torch.Tensor | None:
+        """Return None: it has no keys."""
+        return None
+
     def leaves_empty_rows(self, arguments: Arguments) -> bool:
         """Return False: it has no requests of its own."""
         return False

@@ -27,6 +27,7 @@ of K and V if the capability has `granularities`: [kv_heads], or [pages, page_si
 page_size] in the layout of the cache; for NVFP4, e4m3 with a further axis of head_dim / 16), `mask` (None in a causal
 step, otherwise bool [tokens, columns] with a column for each key of the longest request, set where a query sees a key:
 it replaces the causal limit, not the window, and the columns after a request's keys must not matter),
+`window_right` (with a window and a full mask, how many keys after its own a query sees, -1: all; `mask` has them too),
 `attention_chunk_size` (each query sees the keys of its own chunk, 0: all; `mask` has them too).
 `k_scale` (the factor of K, which then is not in `scale`), `mode` (such as "decode") and `life` (the earlier uses of a
 case, some of which the function makes itself) are passed only if there is a parameter of that name.
@@ -87,6 +88,7 @@ _OPTIONAL = {
     "max_kv_len",
     "lse",
     "window_left",
+    "window_right",
     "sinks",
     "soft_cap",
     "v_scale",
@@ -265,6 +267,7 @@ def promised(capability: Capability, contract: Contract) -> set[str]:
         "v_scales": _has_tensors_of_scales(capability),
         "kv_layout": len(capability.layouts) > 1,
         "mask": len(capability.masks) > 1,
+        "window_right": capability.right_windows,
         "attention_chunk_size": capability.attention_chunks,
     }
     return {keyword for keyword, asked in needed.items() if asked}
@@ -398,6 +401,7 @@ class FunctionSession(PagedSession):
             "kv_layout": geometry.kv_layout.value,
             "mode": step.mode.value,
             "mask": self._mask(step),
+            "window_right": geometry.window_right,
             "attention_chunk_size": geometry.attention_chunk,
             OWN: self._case.life,
         }

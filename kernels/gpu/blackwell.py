@@ -25,9 +25,10 @@ from attnfuzz.kernels.planning.workspace import SharedWorkspace
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import DecodePlan, MlaSession
 from attnfuzz.kernels.trtllm.revisions import MHA_REVISIONS, MLA_REVISIONS
+from attnfuzz.kernels.trtllm.windowed import WindowedMhaSession
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import SPECULATIVE, Case, KvView, Mode, QueryView, Step
+from attnfuzz.reference.case import SPECULATIVE, Case, KvView, Mask, Mode, QueryView, Step
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
@@ -95,6 +96,10 @@ class BlackwellMhaSession(MhaSession):
     def _context_arguments(self, step: Step, plan: BatchMetadata, common: dict[str, Any]) -> dict[str, Any]:
         arguments = super()._context_arguments(step, plan, common)
         return {**self._counters.take(arguments["batch_size"]), **arguments}
+
+
+class BlackwellWindowedMhaSession(WindowedMhaSession, BlackwellMhaSession):
+    """Multi-head attention of layers that are not causal."""
 
 
 class BlackwellMlaSession(MlaSession):
@@ -167,6 +172,21 @@ _MHA = GpuBackend(
     theoretical=lambda _: NoiseModel.unknown_kernel(),
 )
 
+_MHA_WINDOWED = replace(
+    _MHA,
+    name="blackwell:trtllm_mha_windowed",
+    capability=msgspec.structs.replace(
+        _MHA.capability,
+        graph_modes=(),
+        masks=(Mask.CAUSAL, Mask.FULL, Mask.INTERVALS),
+        right_windows=True,
+        # A request without keys has no interval of them. Its own formula aligns queries that outnumber the keys to the
+        # first key (flashinfer 0.7.4, trace/templates/attention.py:3457), the kernels to the last one.
+        kv_shorter_than_q=False,
+    ),
+    session=partial(BlackwellWindowedMhaSession, BLACKWELL),
+)
+
 _MLA = replace(
     _MHA,
     name="blackwell:trtllm_mla",
@@ -185,5 +205,6 @@ _MLA = replace(
 
 BLACKWELL_BACKENDS = (
     *with_revisions(_MHA, BlackwellMhaSession, BLACKWELL, MHA_REVISIONS),
+    _MHA_WINDOWED,
     *with_revisions(_MLA, BlackwellMlaSession, BLACKWELL, MLA_REVISIONS),
 )

@@ -248,6 +248,7 @@ FLEX = LibraryBackend(
         buckets=FLEX_BUCKETS,
         masks=tuple(Mask),
         windowed_masks=tuple(Mask),
+        right_windows=True,
         edges=UNSAID_FACTORS,
         patience=8.0,
         earlier_uses=(*CALLED, EarlierUse.PLANNED_CUSTOM_MASK, *_OTHER_NUMBERS, EarlierUse.CROPPED),

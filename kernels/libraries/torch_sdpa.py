@@ -160,6 +160,7 @@ class SdpaBackend:
         query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
         masks=tuple(Mask),
         windowed_masks=tuple(Mask),
+        right_windows=True,
         arguments=ARGUMENTS,
         edges=tuple(rule for rule in UNSAID_EDGES if rule.edge not in OF_THE_SOFTMAX_SCALE),
     )

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+import torch
+
 from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
 
 Arguments = Mapping[str, Any]
@@ -24,6 +26,7 @@ class Role(StrEnum):
     CUM_KV = "cumulative KV lengths"
     MASK = "packed masks"
     MASK_STARTS = "first bytes of masks"
+    INTERVALS = "first or last keys of queries"
     SINKS = "sinks"
     OUT = "output"
     LSE = "LSE"
@@ -99,6 +102,12 @@ class EntryPoint(Protocol):
 
     def breaches(self, arguments: Arguments) -> tuple[Breach, ...]:
         """Return the preconditions that a call breaks, the most explanatory one first."""
+
+    def mask(self, arguments: Arguments, span: RequestSpan) -> torch.Tensor | None:
+        """Return the keys that the queries of a request see besides a window, bool [q_len, kv_len]; None without one.
+
+        Without one, a request is causal, or as `causal` says.
+        """
 
     def leaves_empty_rows(self, arguments: Arguments) -> bool:
         """Return whether a call leaves the rows of requests without keys unwritten."""

@@ -9,7 +9,7 @@ from attnfuzz.kernels.meaning.entry_point import Arguments, Parameter, Role
 
 Axes = tuple[str, ...]
 
-METADATA = frozenset({Role.PAGE_TABLE, Role.KV_LENGTHS, Role.CUM_Q, Role.CUM_KV, Role.MASK_STARTS})
+METADATA = frozenset({Role.PAGE_TABLE, Role.KV_LENGTHS, Role.CUM_Q, Role.CUM_KV, Role.MASK_STARTS, Role.INTERVALS})
 """The roles of lengths, page ids and offsets: integers that kernels read by raw pointer."""
 
 

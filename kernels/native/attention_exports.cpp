@@ -55,8 +55,9 @@ void export_mla_decode(TensorView out, Optional<TensorView> lse, TensorView quer
 void export_context(TensorView out, Optional<TensorView> lse, TensorView query, TensorView key, TensorView value,
                     bool paired, bool nhd, Optional<TensorView> key_scales, Optional<TensorView> value_scales, bool swizzled,
                     TensorView tables, TensorView seq_lens, TensorView cumulative, int64_t batch,
-                    double bmm1_scale, double bmm2_scale, int64_t window_left, bool causal,
-                    Optional<TensorView> sinks, Optional<TensorView> masks, Optional<TensorView> mask_starts) {
+                    double bmm1_scale, double bmm2_scale, int64_t window_left, int64_t window_right, bool causal,
+                    Optional<TensorView> sinks, Optional<TensorView> masks, Optional<TensorView> mask_starts,
+                    Optional<TensorView> first_keys, Optional<TensorView> last_keys) {
   const Rows q = float_rows_of(query, "query"), o = float_rows_of(out, "out");
   Pool k = pool_of(key, "kv_cache", paired, 0, nhd), v = pool_of(value, "kv_cache", paired, 1, nhd);
   k.scales = scales_of(key_scales, "kv_cache_sf", k, nhd);
@@ -66,6 +67,8 @@ void export_context(TensorView out, Optional<TensorView> lse, TensorView query, 
   require_fit(q, o, k.heads, k.dim, v.dim);
   Scalars scalars = scalars_of(bmm1_scale, bmm2_scale, window_left, causal, sinks, q.heads);
   scalars.masks = masks_of(masks, mask_starts);
+  scalars.window_right = window_right;
+  scalars.intervals = intervals_of(first_keys, last_keys, q.tokens);
   context(q, k, v, table_of(tables), lengths_of(seq_lens, "seq_lens"), lengths_of(cumulative, "cum_seq_lens_q"), batch,
           scalars, o, statistics_of(lse, "lse", q));
 }

@@ -104,6 +104,8 @@ namespace attnfuzz {
   DO(index_weights_in_bf16)                     \
   DO(index_weights_of_the_first_draft)          \
   DO(index_zero_outside)                        \
+  DO(interval_of_the_row_in_its_request)        \
+  DO(interval_without_its_last_key)             \
   DO(last_odd_key_skipped)                      \
   DO(last_page_read_whole)                      \
   DO(last_slot_of_a_page_not_written)           \
@@ -316,9 +318,12 @@ namespace attnfuzz {
   DO(values_at_key_strides)                     \
   DO(values_written_over_keys)                  \
   DO(window_from_a_tile_edge)                   \
+  DO(window_left_on_both_sides)                 \
   DO(window_of_the_first_query)                 \
   DO(window_one_long)                           \
   DO(window_one_short)                          \
+  DO(window_right_ignored)                      \
+  DO(window_right_one_long)                     \
   DO(window_sum_in_int32)                       \
   DO(write_offset_in_int32)                     \
   DO(write_offset_wraps)                        \

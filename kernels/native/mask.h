@@ -15,17 +15,38 @@ struct Interval {
 
 // One request. Its last query is aligned to its last key: with fewer keys than queries, the first queries have limits
 // below zero and see nothing. With `bits`, query q sees key k if bit q * kv_len + k is set, counted from the lowest bit
-// of each byte.
+// of each byte. With `intervals`, query q sees the keys of the interval of row `first_row` + q, as it is given, and no
+// other field limits them.
 struct Mask {
   int64_t q_len, kv_len;
-  int64_t window_left;
+  int64_t window_left, window_right;
   bool causal;
+  Intervals intervals{};
+  int64_t first_row = 0;
   const uint8_t* bits = nullptr;
 
   ON_BOTH Interval seen_by(int64_t query) const {
+    if (intervals.first.data) return given(query);
     const int64_t own = kv_len - q_len + query;
     const int64_t begin = window_left < 0 ? 0 : larger(0, own - window_left);
-    return spoiled({begin, smaller(kv_len, causal ? own + 1 : kv_len)}, query);
+    int64_t end = causal ? own + 1 : kv_len;
+    if (ends_to_the_right()) end = own + 1 + smaller(right(), q_len + kv_len);
+    return spoiled({begin, smaller(kv_len, end)}, query);
+  }
+
+  ON_BOTH bool ends_to_the_right() const {
+    return !causal && window_right >= 0 && !planted(Defect::window_right_ignored);
+  }
+
+  ON_BOTH int64_t right() const {
+    if (planted(Defect::window_left_on_both_sides)) return window_left;
+    return planted(Defect::window_right_one_long) ? window_right + 1 : window_right;
+  }
+
+  ON_BOTH Interval given(int64_t query) const {
+    const int64_t row = planted(Defect::interval_of_the_row_in_its_request) ? query : first_row + query;
+    const int64_t end = intervals.last.at(row) + !planted(Defect::interval_without_its_last_key);
+    return {intervals.first.at(row), end};
   }
 
   // Returns whether `query` sees a key of the interval that it may see.
@@ -65,5 +86,11 @@ struct Mask {
     return seen;
   }
 };
+
+// The mask of a request whose first row is `first_row`, without bits.
+ON_BOTH inline Mask mask_of(const Scalars& scalars, int64_t q_len, int64_t kv_len, int64_t first_row) {
+  return {q_len,          kv_len,            scalars.window_left, scalars.window_right,
+          scalars.causal, scalars.intervals, first_row};
+}
 
 }  // namespace attnfuzz

@@ -126,6 +126,9 @@ def trtllm_batch_context_with_kv_cache(
     mask_indptr: torch.Tensor | None = None,
     lse: torch.Tensor | None = None,
     return_lse: bool = False,
+    window_right: int = -1,
+    variable_window_token_starts: torch.Tensor | None = None,
+    variable_window_token_ends: torch.Tensor | None = None,
     **others: Any,
 ) -> Answer:
     """Attend to a paged cache, for requests with individual q lengths; tensors as for decode.
@@ -135,9 +138,15 @@ def trtllm_batch_context_with_kv_cache(
     those of FlashInfer's prefill wrappers, a query sees the keys that are set and in the window (DefaultAttention's
     LogitsMask, attention/variants.cuh), whether `causal` or not: `packed_custom_mask` is uint8, in which the bits of
     request b begin with byte mask_indptr[b] of int32 [batch + 1].
+
+    Unless `causal`, a window ends `window_right` keys after a query's own. `variable_window_token_starts` and `_ends`,
+    int32 [tokens], are the first and the last key that each query sees, which nothing else limits; they are trusted.
+    Raises ValueError for windows that FlashInfer 0.7.4 refuses.
     """
     del workspace_buffer, max_q_len, max_kv_len, cum_seq_lens_kv
     reject_others("trtllm_batch_context_with_kv_cache", others)
+    variable = variable_window_token_starts, variable_window_token_ends
+    _check_windows(window_left, window_right, variable, causal=causal or packed_custom_mask is not None)
     key, value, paired = split(kv_cache)
     out = _output(query, value.shape[-1], out, out_dtype)
     if lse is None and return_lse:
@@ -159,10 +168,12 @@ def trtllm_batch_context_with_kv_cache(
         host_scale("bmm1_scale", bmm1_scale),
         host_scale("bmm2_scale", bmm2_scale),
         window_left,
+        window_right,
         causal,
         _one_sink(sinks),
         packed_custom_mask,
         mask_indptr,
+        *variable,
     )
     return _answer(out, lse, return_lse)
 
@@ -313,6 +324,17 @@ def is_nhd(kv_layout: str) -> bool:
     if kv_layout not in _LAYOUTS:
         raise ValueError(f"kv_layout must be HND or NHD, not {kv_layout!r}")
     return kv_layout == "NHD"
+
+
+def _check_windows(left: int, right: int, variable: Sequence[torch.Tensor | None], *, causal: bool) -> None:
+    """Raise ValueError for windows that exclude each other (FlashInfer 0.7.4, prefill.py:8784-8842)."""
+    given = [each is not None for each in variable]
+    if any(given) and (not all(given) or left != -1 or right != -1):
+        raise ValueError("variable windows have starts and ends, and neither window_left nor window_right")
+    if causal and right not in (-1, 0):
+        raise ValueError("causal attention requires window_right to be -1 or 0")
+    if not causal and not any(given) and (left >= 0) is not (right >= 0):
+        raise ValueError("a window that is not causal requires both window_left and window_right")
 
 
 def _one_sink(sinks: torch.Tensor | Sequence[torch.Tensor] | None) -> torch.Tensor | None:

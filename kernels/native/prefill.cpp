@@ -27,7 +27,7 @@ void context(const Rows& query, const Pool& key, const Pool& value, const PageTa
              const Lengths& cumulative, int64_t batch, const Scalars& scalars, const Rows& out, const Statistics& lse) {
   for (int64_t request = 0; request < batch; ++request) {
     const int64_t first = cumulative.at(request);
-    Mask mask{cumulative.at(request + 1) - first, lengths.at(request), scalars.window_left, scalars.causal};
+    Mask mask = mask_of(scalars, cumulative.at(request + 1) - first, lengths.at(request), first);
     if (scalars.masks.bits) add_bits(mask, scalars.masks, request, lengths, cumulative);
     for (int64_t head = 0; head < key.heads; ++head) {
       const PagedKeys keys(key, value, table, request, head);
@@ -41,7 +41,7 @@ void ragged(const Rows& query, const Rows& key, const Rows& value, const Lengths
             const Statistics& lse) {
   for (int64_t request = 0; request < batch; ++request) {
     const int64_t first = cumulative_q.at(request);
-    const Mask mask{cumulative_q.at(request + 1) - first, lengths.at(request), scalars.window_left, scalars.causal};
+    const Mask mask = mask_of(scalars, cumulative_q.at(request + 1) - first, lengths.at(request), first);
     if (mask.kv_len <= 0 && !write_empty) continue;
     for (int64_t head = 0; head < key.heads; ++head) {
       const RaggedKeys keys(key, value, cumulative_kv.at(request), head);

@@ -57,7 +57,7 @@ void decode(const Rows& query, const Pool& key, const Pool& value, char* workspa
   const auto work = [&](int64_t unit) {
     const int64_t split = unit % splits, pair = unit / splits;
     const int64_t request = pair / key.heads, kv_head = pair % key.heads;
-    Mask mask{q_len, lengths.at(request), scalars.window_left, scalars.causal};
+    Mask mask = mask_of(scalars, q_len, lengths.at(request), request * q_len);
     if (planted(Defect::last_page_read_whole)) mask.kv_len = whole_pages(mask.kv_len, key.page_size);
     const PagedKeys keys(key, value, table, request, kv_head);
     if (splits == 1) {

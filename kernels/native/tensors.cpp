@@ -89,6 +89,16 @@ PackedMasks masks_of(const Optional<TensorView>& bits, const Optional<TensorView
   return {reinterpret_cast<const uint8_t*>(data_of(packed)), lengths_of(starts.value(), "mask_indptr")};
 }
 
+Intervals intervals_of(const Optional<TensorView>& first, const Optional<TensorView>& last, int64_t rows) {
+  if (!first.has_value()) return {};
+  const char* names[] = {"variable_window_token_starts", "variable_window_token_ends"};
+  const Intervals intervals{lengths_of(first.value(), names[0]), lengths_of(last.value(), names[1])};
+  for (const TensorView& tensor : {first.value(), last.value()}) {
+    REQUIRE(tensor.size(0) == rows, "variable windows must have " << rows << " entries, one for each query");
+  }
+  return intervals;
+}
+
 PageTable table_of(const TensorView& tensor) {
   const int64_t row_stride = planted(Defect::table_gap_ignored) ? tensor.size(1) : tensor.stride(0);
   return {int32_of(tensor, "block_tables", 2), row_stride, tensor.stride(1)};

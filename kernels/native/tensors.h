@@ -39,6 +39,8 @@ Statistics statistics_of(const Optional<TensorView>& tensor, const char* name, c
 Lengths lengths_of(const TensorView& tensor, const char* name);
 // Bytes of bits, and the first byte of each request.
 PackedMasks masks_of(const Optional<TensorView>& bits, const Optional<TensorView>& starts);
+// An interval for each of `rows` rows.
+Intervals intervals_of(const Optional<TensorView>& first, const Optional<TensorView>& last, int64_t rows);
 PageTable table_of(const TensorView& tensor);
 
 // One of K and V: [pages, heads, slots, dim] (HND) or [pages, slots, heads, dim] (NHD), or member `member` of

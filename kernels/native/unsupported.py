@@ -51,10 +51,6 @@ ACCEPTED: Final[dict[str, dict[str, tuple[object, ...]]]] = {
         **_shared("o_sf_scale", "o_sf_vec_size", "enable_pdl", "skip_softmax_threshold_scale_factor"),
         **_shared("uses_shared_paged_kv_idx", "multi_ctas_kv_counter_buffer", "use_fp16_softmax", "uses_spcompress"),
         "backend": ("trtllm-gen",),
-        # Since 0.7.4.
-        "window_right": (-1,),
-        "variable_window_token_starts": (None,),
-        "variable_window_token_ends": (None,),
     },
     "trtllm_ragged_attention_deepseek": {
         **_shared("skip_softmax_threshold_scale_factor", "use_fp16_softmax", "uses_spcompress"),

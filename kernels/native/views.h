@@ -29,8 +29,8 @@ struct Statistics {
 
 // [n] of int32.
 struct Lengths {
-  const int32_t* data;
-  int64_t stride;
+  const int32_t* data = nullptr;
+  int64_t stride = 0;
 
   ON_BOTH int64_t at(int64_t index) const { return data[index * stride]; }
 };
@@ -83,6 +83,11 @@ struct PackedMasks {
   Lengths starts{};
 };
 
+// The first and the last key that each query row sees. Absent if the data are null.
+struct Intervals {
+  Lengths first{}, last{};
+};
+
 // The arguments of every attention kernel other than tensors.
 struct Scalars {
   float logit_scale;   // bmm1_scale: multiplies q.k
@@ -91,6 +96,8 @@ struct Scalars {
   bool causal;
   const float* sinks;  // [q heads] or null
   PackedMasks masks{};
+  int64_t window_right = -1; // unless causal, keys seen after a query's own; -1 is all
+  Intervals intervals{};
 };
 
 }  // namespace attnfuzz

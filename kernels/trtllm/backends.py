@@ -19,6 +19,7 @@ from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.kernels.trtllm.planned import LIFE, PlannedMhaSession
 from attnfuzz.kernels.trtllm.revisions import MHA_REVISIONS, MLA_REVISIONS
+from attnfuzz.kernels.trtllm.windowed import WindowedMhaSession
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentStanding, promised
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
@@ -150,6 +151,14 @@ MHA_MASKED = TrtllmBackend(
     ),
 )
 
+MHA_WINDOWED = TrtllmBackend(
+    name="trtllm_mha_windowed",
+    session=WindowedMhaSession,
+    capability=structs.replace(
+        MHA.capability, graph_modes=(), masks=(Mask.CAUSAL, Mask.FULL, Mask.INTERVALS), right_windows=True
+    ),
+)
+
 MHA_PLANNED = TrtllmBackend(
     name="trtllm_mha_planned",
     session=PlannedMhaSession,
@@ -179,6 +188,7 @@ TRTLLM_BACKENDS = (
     MHA_SCALED,
     MHA_NVFP4,
     MHA_MASKED,
+    MHA_WINDOWED,
     MHA_PLANNED,
     MLA,
     *(MLA.revision(name, session) for name, session in MLA_REVISIONS.items()),

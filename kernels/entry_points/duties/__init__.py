@@ -36,6 +36,7 @@ def of_attention(call: Attention) -> Iterator[Breach]:
         pages.halves,
         pages.table,
         masks.breaches,
+        masks.intervals,
         fit.breaches,
         outputs.breaches,
         launch.workspace,

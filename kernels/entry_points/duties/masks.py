@@ -1,4 +1,4 @@
-"""Checks that the packed mask of each request lies inside their tensor."""
+"""Checks that the packed mask of each request lies inside their tensor, and intervals of keys among its keys."""
 
 from collections.abc import Iterator
 
@@ -40,3 +40,27 @@ def breaches(call: Attention) -> Iterator[Breach]:
             f"{first + needed[at] - 1}, but {name} has {len(bits)}{and_others(outside)}: they are read out of bounds"
         )
         yield Breach((starts, name), text, _LAYOUT, at)
+
+
+_VARIABLE = "FlashInfer docstring of variable_window_token_starts: positions in the request's keys, nondecreasing"
+
+
+def intervals(call: Attention) -> Iterator[Breach]:
+    """Yield intervals outside of the keys of a request, without a key, or that begin or end before an earlier query's.
+
+    FlashInfer checks them if FLASHINFER_VALIDATE_INPUTS is set (0.7.4: prefill.py:8535).
+    """
+    if call.intervals is None:
+        return
+    first, last = (tensor_of(call.arguments, name).cpu() for name in call.intervals)
+    # A request without keys has no interval.
+    for request, span in ((request, span) for request, span in enumerate(call.spans) if span.kv_len > 0):
+        begins, ends = (each[span.first_row :][: span.q_len] for each in (first, last))
+        if bool(((begins < 0) | (begins > ends) | (ends >= span.kv_len)).any()):
+            text = f"the intervals of request {request} are not of its {span.kv_len} keys"
+        elif bool((begins.diff() < 0).any() or (ends.diff() < 0).any()):
+            text = f"an interval of request {request} begins or ends before that of the query before"
+        else:
+            continue
+        yield Breach(call.intervals, f"{text}: the kernel reads other keys, or skips some", _VARIABLE, request)
+        return

@@ -35,7 +35,7 @@ struct Call {
   ON_GPU int64_t first_row(int64_t request) const { return starts.data ? starts.at(request) : request * q_len; }
   ON_GPU Mask mask(int64_t request) const {
     const int64_t rows = starts.data ? starts.at(request + 1) - starts.at(request) : q_len;
-    return {rows, lengths.at(request), scalars.window_left, scalars.causal};
+    return mask_of(scalars, rows, lengths.at(request), first_row(request));
   }
 };
 

@@ -134,6 +134,7 @@ def _backend(
             arguments=ARGUMENTS if masked else without(ARGUMENTS, *OF_MASKS),
             masks=tuple(Mask) if masked else (Mask.CAUSAL, Mask.FULL),
             windowed_masks=tuple(Mask),
+            right_windows=masked,
             # A call for each request: a step of hundreds takes its time beside other jobs.
             patience=4.0,
         ),

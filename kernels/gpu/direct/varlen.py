@@ -43,7 +43,7 @@ def _called(name: str, arguments: Mapping[str, Any]) -> Any:
     with_lse = given.pop("return_lse", False)
     if with_lse:
         given["return_aux"] = module.AuxRequest(lse=True)
-    given |= _window(given.pop("window_left", None), causal=given.pop("causal"))
+    given |= _window(given.pop("window_left", None), given.pop("window_right", -1), causal=given.pop("causal"))
     taken, unknown = accepted(function, given)
     if unknown:
         raise Unsupported(f"torch {torch.__version__}: {name} has no argument {', '.join(unknown)}")
@@ -72,11 +72,11 @@ def _defines(name: str) -> bool:
     return spec is not None and f"\ndef {name}(" in Path(str(spec.origin)).read_text()
 
 
-def _window(left: int | None, *, causal: bool) -> dict[str, tuple[int, int]]:
+def _window(left: int | None, right: int, *, causal: bool) -> dict[str, tuple[int, int]]:
     """Return the window (left, right), by default full attention. Without a `left`, only a causal call needs one."""
     if left is None and not causal:
         return {}
-    return {"window_size": (-1 if left is None else left, 0 if causal else -1)}
+    return {"window_size": (-1 if left is None else left, 0 if causal else right)}
 
 
 def attend_varlen(*, out: torch.Tensor, lse: torch.Tensor | None = None, **arguments: Any) -> None:
@@ -129,6 +129,7 @@ class VarlenSession(SdpaSession):
             "max_k": max(kv_lens, default=0),
             "scale": self._scale,
             "window_left": geometry.window_left,
+            "window_right": geometry.window_right,
             "causal": not applies(self._case, step),
             **given,
         }
@@ -193,6 +194,7 @@ def _backend(name: str, session: type[VarlenSession], rules: Rules, contract: Co
             arguments=rules,
             masks=(Mask.CAUSAL, Mask.FULL),
             windowed_masks=(Mask.CAUSAL, Mask.FULL),
+            right_windows=True,
         ),
         contract=contract,
         session=session,

@@ -416,6 +416,21 @@ def test_halves_are_dense() -> None:
     assert "qkv[1][0] is not contiguous" in breach.text
 
 
+def test_intervals_of_keys_are_those_of_their_request_and_never_go_back() -> None:
+    def found(starts: tuple[int, ...], ends: tuple[int, ...]) -> list[str]:
+        given = {"variable_window_token_starts": int32(*starts), "variable_window_token_ends": int32(*ends)}
+        return [each.text.partition(":")[0] for each in breaches(CONTEXT, **given)]
+
+    # Requests of 2, 1 and 3 queries and 9, 0 and 4 keys, and two rows of padding.
+    assert found((0, 2, 0, 0, 0, 3, 0, 0), (8, 8, -1, 0, 2, 3, -1, -1)) == []
+    assert found((0, 2, 0, 0, 0, 3, 0, 0), (8, 9, -1, 0, 2, 3, -1, -1)) == [
+        "the intervals of request 0 are not of its 9 keys"
+    ]
+    assert found((0, 2, 0, 2, 1, 3, 0, 0), (8, 8, -1, 2, 2, 3, -1, -1)) == [
+        "an interval of request 2 begins or ends before that of the query before"
+    ]
+
+
 def test_a_gap_between_the_rows_of_a_page_table_is_legal() -> None:
     gaps = torch.full((3, 6), 77, dtype=torch.int32)
     gaps[:, :4] = tables()

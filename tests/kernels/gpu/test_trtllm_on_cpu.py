@@ -13,7 +13,8 @@ from attnfuzz.reference.case import Mode
 @pytest.mark.slow
 @examples(60, 80)
 @pytest.mark.parametrize(
-    "backend", ["HOPPER_MHA", "HOPPER_MHA_AS_SERVED", "HOPPER_MLA", "BLACKWELL_MHA", "BLACKWELL_MLA"]
+    "backend",
+    ["HOPPER_MHA", "HOPPER_MHA_AS_SERVED", "HOPPER_MLA", "BLACKWELL_MHA", "BLACKWELL_MHA_WINDOWED", "BLACKWELL_MLA"],
 )
 def test_drawn_cases_pass(backend: str, count: int) -> None:
     modes = set()
