@@ -104,12 +104,12 @@ class PagedContext(AttentionEntryPoint):
         key = torch.arange(span.kv_len)
         if _has_intervals(arguments):
             first, last = (arguments[name][span.first_row :][: span.q_len].cpu().unsqueeze(1) for name in _INTERVALS)
-            return (key >= first) & (key <= last)
+            return key.ge(first) & key.le(last)
         if arguments.get("causal", True) or window_of(arguments) < 0:
             return None
-        right = arguments.get("window_right", -1)
+        right: int = arguments.get("window_right", -1)
         own = torch.arange(span.kv_len - span.q_len, span.kv_len).unsqueeze(1)
-        return key <= own + (right if right >= 0 else span.q_len)
+        return key.le(own + (right if right >= 0 else span.q_len))
 
     def _attention(self, arguments: Arguments) -> Attention:
         parameters = self.parameters(arguments)

@@ -234,13 +234,16 @@ GEOMETRY = grouped(
 _WINDOWS = ("none", "a query's own key", "cuts keys off", "longer than all keys")
 
 
+def _side(keys: int, alone: str, *, cut: bool) -> str:
+    """Return the value of one side of a window: `alone` if that has no keys; `cut` says whether it cuts keys off."""
+    if keys <= 0:
+        return alone if keys == 0 else "none"
+    return "cuts keys off" if cut else "longer than all keys"
+
+
 def _window(moment: Moment) -> str:
     left = moment.case.geometry.window_left
-    if left < 0:
-        return "none"
-    if left == 0:
-        return "a query's own key"
-    return "cuts keys off" if any(kv_len > left + 1 for _, kv_len in moment.asking) else "longer than all keys"
+    return _side(left, _WINDOWS[1], cut=any(kv_len > left + 1 for _, kv_len in moment.asking))
 
 
 def _window_in_words(case: Case) -> str:
@@ -264,12 +267,8 @@ _RIGHT_WINDOWS = ("none", "ends at a query's own key", "cuts keys off", "longer 
 
 def _right_window(moment: Moment) -> str:
     right = moment.case.geometry.window_right
-    if right < 0:
-        return "none"
-    if right == 0:
-        return "ends at a query's own key"
     cut = any(q_len > right + 1 and kv_len for q_len, kv_len in moment.asking)
-    return "cuts keys off" if cut else "longer than all keys"
+    return _side(right, _RIGHT_WINDOWS[1], cut=cut)
 
 
 def _impossible_right_window(case: Case) -> Violation | None:
