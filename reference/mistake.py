@@ -36,6 +36,7 @@ class Mistake(StrEnum):
     OTHER_QUERY = "another row's query"
     OTHER_KV_HEAD = "another KV head"
     OTHER_REQUEST = "another request's keys"
+    OTHER_CACHE = "keys and values confused"
     LSE_BASE = "LSE in another base"
     LSE_SIGN = "LSE negated"
     LSE_OF_A_PART = "LSE of a part"

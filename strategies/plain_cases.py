@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mode, Request, Scales, Step, Views
+from attnfuzz.reference.case import Case, Granularity, Mode, Request, Scales, Step, Views
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.rope import Rope
 from attnfuzz.strategies.supported import dtype_pairs, head_dims, latents
@@ -21,14 +21,46 @@ MOST = 20
 _HEADS = 4, 2
 """Query heads and KV heads: a function that confuses heads with each other, or with tokens of a page, fails."""
 
+_LARGER_PAGE, _LARGER_DIM = 16, 64
+"""Bounds of another page size and head dim, for kernels that are slow on a CPU."""
+
+_WINDOW, _SOFT_CAP = 3, 30.0
+"""A window that cuts off keys of the plain lengths, and the soft cap of served models."""
+
 
 def plain_cases(can: Capability, backend: str) -> tuple[Case, ...]:
-    """Return up to MOST plain cases that `can` covers, over its modes, its layouts and its dtypes.
+    """Return up to MOST plain cases that `can` covers: its modes, layouts and dtypes, and each further feature once.
 
     Their outputs hold sentinels, so that rows which were never written show.
     """
     combinations = [_case(can, backend, *each) for each in product(_geometries(can), can.modes)]
-    return spread([case for case in combinations if can.can_run(case)] or list(_needed(can, combinations)))
+    covered = [case for case in combinations if can.can_run(case)]
+    if not covered:
+        return spread(list(_needed(can, combinations)))
+    varied = tuple(case for case in _varied(can, covered[0]) if can.can_run(case))
+    return (*spread(covered, MOST - len(varied)), *varied)
+
+
+def _varied(can: Capability, case: Case) -> Iterator[Case]:
+    """Yield a case with each feature that a kernel may have, and with other sizes of pages and heads.
+
+    A function that keeps the metadata of its first call has other metadata in these.
+    """
+    geometry = case.geometry
+    if geometry.latent is None:
+        page_size = max(size for size in can.page_sizes if size <= _LARGER_PAGE or size == min(can.page_sizes))
+        yield _with_geometry(case, replace(geometry, page_size=page_size))
+        dim = max(dim for dim in head_dims(can) if dim <= _LARGER_DIM or dim == min(head_dims(can)))
+        yield _with_geometry(case, replace(geometry, head_dim_qk=dim, head_dim_vo=dim))
+    yield _with_geometry(case, replace(geometry, window_left=_WINDOW))
+    yield _with_geometry(case, replace(geometry, sinks=True))
+    yield _with_geometry(case, replace(geometry, soft_cap=_SOFT_CAP))
+    if Granularity.TENSOR in can.granularities:
+        yield replace(case, scales=replace(case.scales, k=0.5, v=2.0))
+
+
+def _with_geometry(case: Case, geometry: Geometry) -> Case:
+    return replace(case, geometry=geometry, steps=(_step(case.steps[0].mode, geometry.page_size),))
 
 
 def _needed(can: Capability, cases: Sequence[Case]) -> Iterator[Case]:
@@ -37,7 +69,7 @@ def _needed(can: Capability, cases: Sequence[Case]) -> Iterator[Case]:
     The window cuts off keys of the plain lengths.
     """
     for case in cases:
-        variants = product((-1, 3), (False, True), (0.0, 30.0)) if can.always else ()
+        variants = product((-1, _WINDOW), (False, True), (0.0, _SOFT_CAP)) if can.always else ()
         geometries = (
             replace(case.geometry, window_left=left, sinks=sinks, soft_cap=cap) for left, sinks, cap in variants
         )
@@ -46,14 +78,14 @@ def _needed(can: Capability, cases: Sequence[Case]) -> Iterator[Case]:
             yield found
 
 
-def spread(covered: Sequence[C]) -> tuple[C, ...]:
-    """Return up to MOST of these cases in their order, in which each value of each feature occurs."""
+def spread(covered: Sequence[C], most: int = MOST) -> tuple[C, ...]:
+    """Return up to `most` of these cases in their order, in which each value of each feature occurs."""
     count = len(covered)
-    if count <= MOST:
+    if count <= most:
         return tuple(covered)
     # A stride that divides no period of the product, near the golden section: neighbours are left out evenly.
     stride = next(each for each in range(round(count * 0.618), count) if gcd(each, count) == 1)
-    return tuple(covered[at] for at in sorted(index * stride % count for index in range(MOST)))
+    return tuple(covered[at] for at in sorted(index * stride % count for index in range(most)))
 
 
 def _case(can: Capability, backend: str, geometry: Geometry, mode: Mode) -> Case:

@@ -143,6 +143,8 @@ def _checked(name: str, found: object) -> Backend:
     lacking = _lacking(name, backend)
     if lacking == ["noise"] and not isinstance(cast("Backend", backend).capability, Capability):
         lacking = []
+    if isinstance(backend, (list, tuple, dict)):
+        raise BackendFileError(f"{name} is a {type(backend).__name__}: give each of its backends a name of its own")
     if lacking:
         advice = "make it an attnfuzz.Backend"
         if callable(backend):

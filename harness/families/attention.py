@@ -132,7 +132,13 @@ class AttentionFamily(Family[Case]):
         geometry, modes = case.geometry, ", ".join(step.mode for step in case.steps)
         other = geometry.kv_dtype is not geometry.dtype
         dtypes = f"{geometry.dtype} on {geometry.kv_dtype}" if other else geometry.dtype
-        return modes, str(geometry.kv_layout), str(dtypes)
+        further = {
+            "a window": geometry.window_left >= 0,
+            "sinks": geometry.sinks,
+            "a soft cap": bool(geometry.soft_cap),
+            "scales of K and V": (case.scales.k, case.scales.v) != (1, 1),
+        }
+        return modes, str(geometry.kv_layout), str(dtypes), ", ".join(name for name, has in further.items() if has)
 
     def first_steps(self, case: Case, count: int) -> Case:
         return replace(case, steps=case.steps[:count])

@@ -50,6 +50,9 @@ An access that is farther away used a wild index: which tensor is nearest is cha
 
 _INT = 1 << 32
 
+_FAR = 256 * _INT
+"""Distance of a pointer with another upper half, in bytes."""
+
 NULL_BYTES = 1 << 16
 """Addresses below this are offsets from a null pointer (by default, Linux never maps them for a program)."""
 
@@ -133,8 +136,11 @@ def _indexed_with_poison(allocation: Allocation, address: int) -> bool:
 
 
 def _pointed_to_in_32_bits(allocation: Allocation, address: int) -> bool:
-    """Return whether the address is one in the tensor, cut to an int of 32 bits (with its sign) by a caller."""
-    if _INT <= address < (1 << 64) - _INT // 2:
+    """Return whether the address is one in the tensor, of which a caller passed an int of 32 bits.
+
+    The upper half is its sign in a register, and anything on the stack. An index that wraps keeps nearly all of it.
+    """
+    if abs(allocation.address - address) < _FAR or allocation.nbytes > _INT // 16:
         return False
     return allocation.distance(allocation.address // _INT * _INT + address % _INT) == 0
 

@@ -39,6 +39,7 @@ _MISTAKES = {
     Mistake.OTHER_ROW: "writes another row's answer",
     Mistake.OTHER_QUERY: "takes another row's query",
     Mistake.OTHER_KV_HEAD: "reads another KV head",
+    Mistake.OTHER_CACHE: "confuses keys and values",
     Mistake.OTHER_REQUEST: "reads another request's keys",
     Mistake.LSE_BASE: "returns the LSE in another base",
     Mistake.LSE_SIGN: "negates the LSE",

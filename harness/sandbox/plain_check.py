@@ -25,6 +25,7 @@ from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Case, Unused
 from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.mistake import Mistake
 from attnfuzz.reference.user_error import UserError
 
 SECONDS = 5.0
@@ -38,6 +39,13 @@ _MOST_LINES = 12
 _BASIC = (Kind.RAISED, Kind.UNEXPECTED_REJECTION, *sorted(DEATHS), Kind.UNWRITTEN)
 """Kinds from which others follow, the most basic first: rows that were not written have wrong numbers."""
 
+_OF_ARGUMENTS = (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED, Kind.WORKER_DIED, Kind.UNWRITTEN, Kind.OUTPUT_MISMATCH)
+"""Kinds of failures that wrong arguments cause in all cases."""
+
+_COMPARE = (
+    "All cases fail: compare the call below with the kernel's parameters, their order, dtypes and axes. Lengths, "
+    "offsets and page ids are int32; lengths count keys, offsets rows of queries, and ids pages of the cache."
+)
 
 _ALL_ROWS = re.compile(r"(\d+) of \1 such rows|^(?!.*such rows)", re.DOTALL)
 """A message that counts all rows as wrong, or none."""
@@ -124,29 +132,31 @@ class PlainCheck(NamedTuple):
 
     def _advice(self) -> str:
         """Return the likely remedy, or "" if it is not known."""
-        if self.symptoms[0].observation.kind is Kind.UNWRITTEN and self.failed == len(self.judged):
-            name = "lse" if self.symptoms[0].observation.place == "lse" else "out"
-            if not _ALL_ROWS.search(self.symptoms[0].observation.message):
+        first = self.symptoms[0].observation
+        if self.failed == len(self.judged):
+            if self.is_past_the_end:
                 return (
-                    "Some rows are written. Lengths, offsets and page ids are int32: does the kernel read them as such?"
+                    "Slots and pages without a token hold NaN. The kernel may read more keys than seq_lens says, which "
+                    "counts the new tokens of a request, too, other pages than block_tables says, or the axes of the "
+                    f"cache in another order.{self._with_numbers}"
                 )
-            write = f"{name}.copy_(result). An assignment, {name} = result, writes none."
-            return f"Write every row of the given tensor: {write}"
-        if self.is_past_the_end:
-            return (
-                "Slots and pages without a token hold NaN. The kernel may read more keys than seq_lens says, which "
-                "counts the new tokens of a request, too, other pages than block_tables says, or the axes of the cache "
-                "in another order."
-                f"{self._with_numbers}"
-            )
+            if first.kind is Kind.UNWRITTEN and _ALL_ROWS.search(first.message):
+                name = "lse" if first.place == "lse" else "out"
+                write = f"{name}.copy_(result). An assignment, {name} = result, writes none."
+                return f"Write every row of the given tensor: {write}"
+            if first.kind in _OF_ARGUMENTS and set(first.mistakes) <= {Mistake.NO_KEYS}:
+                return _COMPARE
+        return self._of_some_cases()
+
+    def _of_some_cases(self) -> str:
         failed = [case for symptom in self.symptoms for case in symptom.cases]
         passed = [case for case in self.judged if case not in failed]
         for failing, passing in zip(_columns(failed), _columns(passed), strict=False):
-            if not set(failing) & set(passing):
+            if all(failing) and not set(failing) & set(passing):
+                others = f"none with {', '.join(passing)}{_only_in(failed, passed)}" if all(passing) else "no others"
                 return (
-                    f"All cases with {', '.join(failing)} fail, and none with {', '.join(passing)}"
-                    f"{_only_in(failed, passed)}. If the kernel does not support the former, leave them out of its "
-                    "Capability."
+                    f"All cases with {', '.join(failing)} fail, and {others}. "
+                    "If the kernel does not support the former, leave them out of its Capability."
                 )
         return ""
 
@@ -222,7 +232,7 @@ def _rank(found: Observation) -> int:
 
 def _calls(symptoms: list[Symptom], runner: Runner) -> str:
     """Return the arguments of the calls in the first case that fails, if they can be serialized."""
-    if not symptoms or symptoms[0].observation.kind in DEATHS:
+    if not symptoms or symptoms[0].observation.kind is Kind.HANG:
         return ""
     with suppress(Untraceable):
         _, calls = runner.trace(symptoms[0].cases[0])
@@ -241,7 +251,7 @@ def _cache_lines(case: AnyCase) -> Iterable[str]:
 
 def _range(cases: Iterable[AnyCase]) -> str:
     """Return the properties that set cases apart, such as modes, layouts and dtypes."""
-    return "; ".join(map(", ".join, _columns(cases)))
+    return "; ".join(words for column in _columns(cases) if (words := ", ".join(filter(None, column))))
 
 
 def _columns(cases: Iterable[AnyCase]) -> list[list[str]]:

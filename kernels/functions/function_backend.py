@@ -103,6 +103,8 @@ _OPTIONAL = {
 }
 """Further arguments, which a function gets if it names them."""
 
+_WITHOUT_RUNNING = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
+
 _PASSED = _GIVEN | _OPTIONAL
 
 
@@ -161,6 +163,10 @@ class FunctionBackend(OfFunction):
         if not callable(self.function) or not isinstance(getattr(self.function, "__name__", None), str):
             raise TypeError(
                 f"FunctionBackend takes a function with a name, not {_kind(self.function)}: give it one made by def"
+            )
+        if any(returns(self.function) for returns in _WITHOUT_RUNNING):
+            raise TypeError(
+                f"{self.name}: a call of an async function or a generator runs none of it: give a plain one"
             )
         if self.arrange is not None and not callable(self.arrange):
             raise TypeError(f"{self.name}: arrange is {_kind(self.arrange)}: give a function, or leave it out")

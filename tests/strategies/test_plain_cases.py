@@ -27,6 +27,21 @@ def test_heads_slots_and_columns_of_the_page_table_are_distinct() -> None:
         assert geometry.page_size < max(each.kv_len for each in case.steps[0].requests) <= 2 * geometry.page_size
 
 
+def test_each_further_feature_of_a_function_occurs_in_one_case() -> None:
+    cases = plain_cases(Capability(windows=True, sinks=True, soft_cap=True, kv_scales=True), "mine")
+    geometries = [case.geometry for case in cases]
+    assert len(cases) == MOST
+    assert [each.window_left for each in geometries if each.window_left >= 0] == [3]
+    assert [each.soft_cap for each in geometries if each.soft_cap] == [30.0]
+    assert [each.sinks for each in geometries].count(True) == 1
+    assert [(case.scales.k, case.scales.v) for case in cases].count((0.5, 2.0)) == 1
+
+
+def test_a_function_of_one_mode_and_dtype_has_cases_with_other_page_tables() -> None:
+    cases = plain_cases(Capability(modes=(Mode.DECODE,), dtypes=(DType.BFLOAT16,)), "mine")
+    assert len({(case.geometry.page_size, case.geometry.head_dim_qk) for case in cases}) == len(cases) == 3
+
+
 def test_rows_that_were_never_written_show() -> None:
     assert {case.outputs for case in plain_cases(Capability(), "mine")} == {Outputs.POISONED}
 

@@ -91,12 +91,32 @@ def other_keys(row: WrongRow) -> Iterator[Claim]:
         if kv_head != row.kv_head:
             words = f"as if it read KV head {kv_head} instead of {row.kv_head}"
             yield Claim(Mistake.OTHER_KV_HEAD, words, _kv_head(kv_head), tried=kv_heads - 1)
+    for words, roles in _ROLES.items():
+        yield Claim(Mistake.OTHER_CACHE, words, _from_caches(*roles))
     others = [
         request for request, kv_len in enumerate(problem.kv_lens) if request != row.request and kv_len >= keys.stop
     ]
     for request in others[:_REQUESTS]:
         words = f"as if it read the keys of request {request}"
         yield Claim(Mistake.OTHER_REQUEST, words, _of_request(request), tried=len(others))
+
+
+_ROLES = {
+    "as if keys and values were exchanged": ("value", "key"),
+    "as if the keys were the values, too": ("key", "key"),
+    "as if the values were the keys, too": ("value", "value"),
+}
+"""The tensors that are taken for keys and for values."""
+
+
+def _from_caches(key: str, value: str) -> Callable[[WrongRow], Alternative | None]:
+    def answer(row: WrongRow) -> Alternative | None:
+        own = row.alone(row.seen)
+        if own.key.shape != own.value.shape:
+            return None
+        return row.alternative(replace(own, key=getattr(own, key), value=getattr(own, value)))
+
+    return answer
 
 
 def _kv_head(kv_head: int) -> Callable[[WrongRow], Alternative]:

@@ -261,6 +261,7 @@ def test_files_of_one_name_in_two_folders_are_two_modules(write: Write) -> None:
         (GOOD, "OTHER", "has no OTHER: its backends are MINE$"),
         ("", "MINE", "has no MINE: its backends are none$"),
         ("MINE = 3", "MINE", r"MINE is not a backend, it lacks name, .*open: make it an attnfuzz.Backend"),
+        ("MINE = []", "MINE", "MINE is a list: give each of its backends a name of its own$"),
         ("def MINE(): ...", "MINE", "MINE is not a backend, .* make one of a function with attnfuzz.FunctionBackend"),
     ],
 )

@@ -29,7 +29,7 @@ def test_a_function_that_writes_nothing_is_one_screen(attnfuzz: Attnfuzz) -> Non
     Path("mine.py").write_text(FILE)
     ran = attnfuzz("check", "mine.py:NOTHING")
     assert ran.code == 1
-    assert ran.out.startswith("mine.py:NOTHING fails 18 of 18 plain cases.")
+    assert ran.out.startswith("mine.py:NOTHING fails 20 of 20 plain cases.")
     assert "was never written" in ran.out
     assert max(map(len, ran.out.splitlines())) <= 80
     assert len(ran.out.splitlines()) <= 24
@@ -39,7 +39,7 @@ def test_it_answers_in_json(attnfuzz: Attnfuzz) -> None:
     Path("mine.py").write_text(FILE)
     ran = attnfuzz("check", "mine.py:NOTHING", "--json", "-")
     found = msgspec.json.decode(ran.out, type=Checked)
-    assert (found.cases, found.failed) == (18, 18)
+    assert (found.cases, found.failed) == (20, 20)
     assert [each.failure.place for each in found.failures] == ["out"]
 
 
@@ -47,5 +47,5 @@ def test_a_campaign_of_it_does_not_start(attnfuzz: Attnfuzz) -> None:
     Path("mine.py").write_text(FILE)
     ran = attnfuzz("fuzz", "--backend", "mine.py:NOTHING", "--time", "5s")
     assert ran.code == 2
-    assert "fails 18 of 18 plain cases" in ran.err
+    assert "fails 20 of 20 plain cases" in ran.err
     assert not Path("attnfuzz-out").exists()

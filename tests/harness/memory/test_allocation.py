@@ -78,6 +78,7 @@ TABLE = allocation("block_tables", BASE + (2 << 30), (3, 5))
         ),
         (8, "null pointer: null pointer + 8 bytes"),
         ((1 << 30) + 100, f"k_cache: {(1 << 30) + 100:#x}, as if its pointer had been cut to 32 bits"),
+        (0x7FFD << 32 | 24, f"seq_lens: {0x7FFD << 32 | 24:#x}, as if its pointer had been cut to 32 bits"),
         ((1 << 64) - (1 << 31) + 8, "block_tables: 0xffffffff80000008, as if its pointer had been cut to 32 bits"),
     ],
 )

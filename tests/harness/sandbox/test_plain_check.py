@@ -17,8 +17,10 @@ from attnfuzz.harness.sandbox.plain_check import CannotCall, PlainCheck, Symptom
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.case import Mode
+from attnfuzz.reference.mistake import Mistake
 
 FILE = """
+import ctypes
 import torch
 from attnfuzz import Contract, FunctionBackend
 from attnfuzz.reference.contract import LseBase
@@ -45,6 +47,9 @@ def returns(*, out, **given):
 def writes_no_lse(*, out, lse, **given):
     out.copy_(attention(**given))
 
+def dies(*, out, **_):
+    ctypes.string_at(0)
+
 def raises(*, out, query, k_cache, **_):
     out.copy_(query @ k_cache)
 
@@ -60,7 +65,9 @@ def reads_hnd(*, out, k_cache, v_cache, **given):
     k, v = (each.reshape(len(each), each.shape[2], each.shape[1], -1).transpose(1, 2) for each in (k_cache, v_cache))
     out.copy_(attention(k_cache=k, v_cache=v, **given))
 
-RIGHT, RETURNS, RAISES, WRONG, READS_HND = map(FunctionBackend, (right, returns, raises, wrong, reads_hnd))
+RIGHT, RETURNS, RAISES, DIES, WRONG, READS_HND = map(
+    FunctionBackend, (right, returns, raises, dies, wrong, reads_hnd)
+)
 LSE = FunctionBackend(writes_no_lse, contract=Contract(lse=LseBase.E))
 ARRANGED = FunctionBackend(never_called, arrange=arranges)
 """
@@ -107,7 +114,7 @@ def test_a_mistake_in_calling_the_kernel_keeps_a_campaign_from_starting(
 @pytest.mark.slow
 def test_wrong_numbers_may_be_the_kernels_and_are_fuzzed(named: Named, capsys: pytest.CaptureFixture[str]) -> None:
     check_users([named("RIGHT"), named("WRONG"), "torch_sdpa"], print)
-    assert capsys.readouterr().out == f"{named('WRONG')} fails 18 of 18 plain cases.\n"
+    assert capsys.readouterr().out == f"{named('WRONG')} fails 20 of 20 plain cases.\n"
 
 
 def observed(kind: Kind, tier: str = "", place: str = "out") -> Symptom:
@@ -140,9 +147,36 @@ def test_the_remedy_names_the_property_that_all_failing_cases_have_and_no_other(
     assert "If the kernel" not in PlainCheck("mine", (decode, extend, replace(extend, seed=1)), (raises,)).words
     unwritten = observed(Kind.UNWRITTEN)
     assert "out.copy_(result)" in PlainCheck("mine", (decode,), (unwritten,)).words
-    part = Observation(kind=Kind.UNWRITTEN, place="out", message="never written; 4 of 8 such rows")
-    assert "Some rows are written" in PlainCheck("mine", (decode,), (Symptom((decode,), part),)).words
     assert "lse.copy_(result)" in PlainCheck("mine", (decode,), (observed(Kind.UNWRITTEN, place="lse"),)).words
+
+
+def test_the_remedy_names_a_feature_that_only_failing_cases_have() -> None:
+    decode = decode_case("mine")
+    windowed = replace(decode, geometry=replace(decode.geometry, window_left=3))
+    failed = observed(Kind.OUTPUT_MISMATCH, Tier.T1)._replace(cases=(windowed,))
+    words = PlainCheck("mine", (decode, windowed), (failed,)).words
+    assert "in 1 case (decode; HND; bfloat16; a window)" in words
+    assert "All cases with a window fail, and no others. If" in words
+
+
+@pytest.mark.parametrize(
+    ("observation", "compared"),
+    [
+        (Observation(kind=Kind.ILLEGAL_ACCESS, place="k_cache", message="read past the end"), True),
+        (Observation(kind=Kind.OUTPUT_MISMATCH, place="out", message="8 of 8 rows are wrong", tier=Tier.T1), True),
+        (Observation(kind=Kind.UNWRITTEN, place="out", message="never written; 4 of 8 such rows"), True),
+        (Observation(kind=Kind.UNWRITTEN, place="out", message="never written; 8 of 8 such rows"), False),
+        (Observation(kind=Kind.RAISED, place="TypeError", message="no argument"), False),
+        (Observation(kind=Kind.OUTPUT_MISMATCH, place="out", message="x", mistakes=(Mistake.NO_KEYS,)), True),
+        (Observation(kind=Kind.OUTPUT_MISMATCH, place="out", message="x", mistakes=(Mistake.LOGIT_SCALE,)), False),
+    ],
+)
+def test_wrong_arguments_are_the_remedy_where_all_cases_fail_for_no_known_reason(
+    observation: Observation, *, compared: bool
+) -> None:
+    decode = decode_case("mine")
+    words = PlainCheck("mine", (decode,), (Symptom((decode,), observation),)).words
+    assert ("compare the call below with the kernel's parameters" in words) is compared
 
 
 def test_nan_in_all_plain_cases_points_to_slots_without_a_token() -> None:
@@ -157,6 +191,14 @@ def test_below_nan_the_first_case_is_run_with_numbers(named: Named) -> None:
         found = check(named("READS_HND"), runner)
     assert {symptom.observation.kind for symptom in found.symptoms} == {Kind.NOT_FINITE}
     assert "With numbers there, the first case fails like this:\n  request " in found.words
+
+
+@pytest.mark.slow
+def test_a_death_is_shown_with_the_arguments_of_its_call(named: Named) -> None:
+    with Runner([named("DIES")]) as runner:
+        found = check(named("DIES"), runner)
+    assert {symptom.observation.kind for symptom in found.symptoms} == {Kind.ILLEGAL_ACCESS}
+    assert "query bfloat16[2, 4, 8]" in found.words
 
 
 def test_a_failure_in_few_cases_is_fuzzed() -> None:

@@ -2,7 +2,7 @@
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -332,11 +332,20 @@ def test_a_worker_that_a_function_kills_is_a_failure_of_the_case(runner: Runner,
     assert not runner.verdict(msgspec.structs.replace(case, backend=f"{EXAMPLE}:MINE")).failures
 
 
+async def unawaited(**_: object) -> None: ...
+
+
+def yielding(**_: object) -> Iterator[None]:
+    yield
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"function": None}, "takes a function with a name, not None: give it one made by def"),
         ({"function": functools.partial(attend_with_everything)}, "not of the type partial"),
+        ({"function": unawaited}, "an async function or a generator runs none of it: give a plain one"),
+        ({"function": yielding}, "an async function or a generator runs none of it: give a plain one"),
         ({"capability": None}, "capability is None: give a Capability of attnfuzz, or leave it"),
         ({"contract": Contract}, "contract is of the type StructMeta: give a Contract of attnfuzz, or"),
         ({"noise_model": None}, "noise_model is None: give a NoiseModel of attnfuzz, or leave it out"),

@@ -48,6 +48,22 @@ def test_keys_that_are_missing_doubled_or_replaced_are_named(
     assert words in said_of(problem, change, with_lse=with_lse)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("value", "key", "as if keys and values were exchanged"),
+        ("key", "key", "as if the keys were the values, too"),
+        ("value", "value", "as if the values were the keys, too"),
+    ],
+)
+def test_keys_and_values_that_are_confused_are_named(problem: Problem, key: str, value: str, words: str) -> None:
+    def confused(row: WrongRow) -> Problem:
+        own = row.alone(row.seen)
+        return replace(own, key=getattr(own, key), value=getattr(own, value))
+
+    assert words in said_of(problem, confused)
+
+
 def test_values_that_are_missing_beside_their_weights_are_named(right: WrongRow) -> None:
     weights, values = right.weights_and_values
     out = right.truth.out - weights[37] * values[37]
