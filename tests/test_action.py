@@ -67,7 +67,7 @@ def fake(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("code", ["0", "1"])
 def test_the_code_of_a_campaign_is_that_of_the_job_after_its_summary(tmp_path: Path, fake: Path, code: str) -> None:
-    given = {"LEDGER": "known.toml", "ARCHIVE": "modules.tar", "FUZZ_CODE": code}
+    given = {"LEDGER": "known.toml", "ARCHIVE": "modules.tar", "PROMISED": "true", "FUZZ_CODE": code}
     assert fuzz(tmp_path, fake, "torch_sdpa\ntrtllm_mha", **given) == f"code={code}\n"
     assert (tmp_path / "summary.md").read_text() == "# Two causes\n"
     assert run("Result", tmp_path, fake, CODE=code).returncode == int(code)
@@ -75,7 +75,7 @@ def test_the_code_of_a_campaign_is_that_of_the_job_after_its_summary(tmp_path: P
     calls = (tmp_path / "calls").read_text().splitlines()
     assert calls == [
         f"build {both} --archive modules.tar",
-        f"fuzz {both} --built --ledger known.toml --time 3s --home home",
+        f"fuzz {both} --built --ledger known.toml --promised --time 3s --home home",
         "report --home home --markdown ./attnfuzz.md",
     ]
     (tmp_path / "known.toml").touch()
@@ -99,6 +99,17 @@ def test_a_comment_names_the_run_with_the_scripts(tmp_path: Path, fake: Path) ->
     assert (tmp_path / "gh-calls").read_text().startswith("pr comment 7 --repo me/kernel --edit-last")
 
 
+def test_the_newest_logs_are_kept(tmp_path: Path, fake: Path) -> None:
+    name = "Keep the logs of the last 30 campaigns"
+    assert run(name, tmp_path, fake, HOME_FOLDER="home").returncode == 0
+    for day in range(40):
+        (tmp_path / f"home/campaigns/20261101-0000{day}").mkdir(parents=True)
+    assert run(name, tmp_path, fake, HOME_FOLDER="home").returncode == 0
+    kept = sorted(each.name for each in (tmp_path / "home/campaigns").iterdir())
+    assert len(kept) == 30
+    assert "20261101-000039" in kept
+
+
 def test_the_home_that_is_restored_is_the_one_that_is_saved_and_uploaded() -> None:
     steps = YAML(typ="safe").load(ROOT / "action.yml")["runs"]["steps"]
     given = [each["with"] for each in steps if "uses" in each]
@@ -109,4 +120,7 @@ def test_the_home_that_is_restored_is_the_one_that_is_saved_and_uploaded() -> No
 
 
 def test_scripts_are_handed_no_text_from_outside_as_code() -> None:
-    assert all("${{" not in step(name)["run"] for name in ("Fuzz", "Comment", "Result"))
+    assert all(
+        "${{" not in step(name)["run"]
+        for name in ("Fuzz", "Keep the logs of the last 30 campaigns", "Comment", "Result")
+    )

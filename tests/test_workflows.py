@@ -17,9 +17,7 @@ WORKFLOWS = [*sorted((ROOT / ".github/workflows").glob("*.yml")), *EXAMPLES]
 ACTION = ROOT / "action.yml"
 
 workflows = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-nights = pytest.mark.parametrize(
-    "path", [path for path in WORKFLOWS if path.stem == "nightly"], ids=lambda path: path.parent.name
-)
+NIGHTLY = ROOT / ".github/workflows/nightly.yml"
 RELEASE = ROOT / ".github/workflows/release.yml"
 FILES = {
     "vendor.github-workflows": WORKFLOWS,
@@ -74,18 +72,24 @@ def test_scripts_are_handed_no_text_from_outside_as_code(path: Path) -> None:
             assert "${{" not in step.get("run", "")
 
 
-@nights
-def test_the_nightly_job_keeps_its_findings(path: Path) -> None:
-    steps = jobs(path)["fuzz"]["steps"]
+def test_the_nightly_job_keeps_its_findings() -> None:
+    steps = jobs(NIGHTLY)["fuzz"]["steps"]
     fuzz = next(index for index, step in enumerate(steps) if "attnfuzz fuzz" in step.get("run", ""))
     keeping = steps[fuzz + 1 :]
     assert {"actions/cache/save", "actions/upload-artifact"} <= {step.get("uses", "").split("@")[0] for step in keeping}
     assert all("always()" in step["if"] for step in keeping)
 
 
-@nights
-def test_the_restored_cache_is_the_saved_one(path: Path) -> None:
-    steps = jobs(path)["fuzz"]["steps"]
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_gives_the_action_inputs_that_it_has(path: Path) -> None:
+    inputs = YAML(typ="safe").load(ACTION)["inputs"]
+    given = [step["with"] for step in jobs(path)["fuzz"]["steps"] if step.get("uses", "").startswith("OWNER/attnfuzz@")]
+    assert given
+    assert all(each.keys() <= inputs.keys() and "backend" in each for each in given)
+
+
+def test_the_restored_cache_is_the_saved_one() -> None:
+    steps = jobs(NIGHTLY)["fuzz"]["steps"]
     restored, saved = (
         {
             step["with"]["path"]: step["with"]
@@ -104,7 +108,7 @@ def test_the_version_and_the_action_of_the_example_are_those_of_the_newest_relea
     newest = re.search(r"^## \[(\d[\d.]+)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest is not None
     assert newest[1] == attnfuzz.__version__
-    assert f"# v{newest[1]}" in (ROOT / "docs/examples/pull_request.yml").read_text()
+    assert all(f"# v{newest[1]}" in path.read_text() for path in EXAMPLES)
 
 
 def test_a_release_is_tested_before_it_is_published() -> None:
