@@ -130,7 +130,7 @@ class Campaign:
         self._schedule = Schedule(plan.backends, examples=plan.examples, seed=plan.seed)
         self._shrinking = ShrinkingTime(jobs.count, most=plan.seconds_per_slice)
         self._minimizing = Minimizing(self._knowledge, seed=plan.seed, jobs=jobs.count)
-        self._scripting = Scripting(seed=plan.seed)
+        self._scripting = Scripting(seed=plan.seed, jobs=jobs.count)
         for event in past_events:
             self._learn(event)
         self._before = self._standing.at
@@ -265,7 +265,7 @@ class Campaign:
     def _cut_short(self) -> bool:
         """Whether the campaign ends before its budget, because it was stopped or has its finding with the script."""
         found = self._plan.until_finding and bool(self._standing.unexpected)
-        return self._stop.is_set() or (found and not self._scripting.waiting)
+        return self._stop.is_set() or (found and not self._scripting.urgent)
 
     def _check_driver(self) -> Iterator[Event]:
         """End as after a GPU that is gone, if the driver keeps all jobs waiting at the end of the time."""
@@ -293,12 +293,14 @@ class Campaign:
         """Hand a slice to each job that has none, as long as there are any."""
         if len(self._running) == self._jobs.count or self._cut_short:
             return
-        for job in range(self._jobs.count):
-            if job in self._running:
-                continue
-            run = self._tasks.next(self._clock(), self._running.values(), self._tallies.unsent)
+        for job in sorted({*range(self._jobs.count)} - self._running.keys()):
+            at = self._clock()
+            run = self._tasks.next(at, self._running.values(), self._tallies.unsent) or self._scripting.awaited(job, at)
             if run is None:
-                return
+                continue
+            making = self._scripting.making[job]
+            making.update(run.unscripted)
+            run.unscripted = making
             self._running[job] = run
             self._last_message_at[job] = self._clock()
             yield run.started(job)
@@ -433,7 +435,7 @@ class Campaign:
 
     def _file(self, run: UnderWay, caught: Caught) -> Iterator[Event]:
         event = self._filing.file(caught)
-        if isinstance(event, FindingFiled) and self._plan.trial is None:
+        if isinstance(event, FindingFiled) and caught.script_follows:
             run.unscripted[caught.fingerprint, caught.case] = event.name
         yield event
         if isinstance(event, FindingFiled) and self._plan.trial is None:
@@ -443,7 +445,7 @@ class Campaign:
         """Replace a cause's finding by its smaller case."""
         assert run.task.minimized is not None
         for event in self._filing.minimize(run.task.minimized.name, caught):
-            if isinstance(event, FindingMinimized):
+            if isinstance(event, FindingMinimized) and caught.script_follows:
                 run.unscripted[caught.fingerprint, caught.case] = event.finding.name
             yield event
             if isinstance(event, FindingMinimized):
@@ -481,7 +483,8 @@ class Campaign:
         if run is not None:
             for key in self._tasks.cut_off(run):
                 yield self._filing.keep(self._knowledge.pending[key], JOB_KILLED)
-            for name in run.unscripted.values() if run.task.scripted is not None else ():
+            making, scripted = self._scripting.making.pop(job, {}), run.task.scripted
+            if scripted is not None and (name := making.get((scripted.fingerprint, scripted.case))):
                 yield from self._filing.without_script(name, KILLED_BY_SCRIPT)
             if not run.task.replays:
                 yield from self._end_slice(run, run.so_far(self._clock()))

@@ -77,13 +77,13 @@ class Tasks:
             return self._last(at, under_way)
         short = {} if self.plan.seconds is None else self.schedule.short(_running(at, under_way))
         again = () if short else self._left_over(under_way)
-        scripted = None if again else self.scripting.next(at, self.limits.ended, under_way)
+        scripted = None if again else self.scripting.next(at, self.limits.ended, searched=False)
         if scripted is not None:
             return scripted
         unsearched = any(not used for used, _ in short.values())
         task = self._once_more(again) if again else self._other(at, under_way, unsent, unsearched=unsearched)
         if task is None:
-            return None
+            return self.scripting.next(at, self.limits.ended, searched=True)
         shrink = task.shrink if task.kind in _OWN_BUDGET else self.shrinking.budget(at)
         if any(self.knowledge.times_seen[key] > 1 for key in again):
             # Shrinking did not finish last time: file it as it is.
@@ -136,7 +136,7 @@ class Tasks:
         """Return a slice after the search: suspects to confirm and file as they are, scripts, causes to compare."""
         again = self._left_over(under_way) if at < self.limits.ended else ()
         if not again:
-            return self.scripting.next(at, self.limits.ended, under_way) or self._compared(at, under_way)
+            return self.scripting.next(at, self.limits.ended, searched=True) or self._compared(at, under_way)
         task = self._once_more(again)
         known = self.passed_over(task.backend)
         task = replace(task, known=known, seconds=self.limits.ended - at, shrink=NOTHING, shrink_seconds=0.0)
@@ -162,7 +162,7 @@ class Tasks:
         settled = self.knowledge.is_filed(fingerprint) and fingerprint not in run.task.known
         granted = bool(run.again) or not (settled or any(each.settles(fingerprint) for each in others))
         if granted:
-            run.claimed.add(fingerprint.anywhere)
+            run.claimed.add(fingerprint.claimed)
         return granted
 
     def cut_off(self, run: UnderWay) -> list[SuspectKey]:

@@ -16,7 +16,7 @@ class UnderWay:
     """A job's results so far on `task`, which started at `since`.
 
     `again` are the suspects that the slice reruns, `suspects` its own unsettled ones. `unscripted` are the
-    findings whose scripts are being made, by their failures. `claimed` are the failures that it may settle, at any
+    findings whose scripts its job is making, by their failures. `claimed` are the failures that it may settle, at any
     place if they are faults.
     """
 
@@ -65,12 +65,12 @@ class UnderWay:
 
     def settles(self, fingerprint: Fingerprint) -> bool:
         """Return whether the slice is settling such a failure, or is going to."""
-        settled = {each.anywhere for each, _ in self.held} | self.claimed
-        return fingerprint.anywhere in settled
+        settled = {each.claimed for each, _ in self.held} | self.claimed
+        return fingerprint.claimed in settled
 
     def settled(self, fingerprint: Fingerprint) -> Suspect:
         """Return a suspect that is settled now."""
-        self.claimed.discard(fingerprint.anywhere)
+        self.claimed.discard(fingerprint.claimed)
         return self.suspects.pop(fingerprint)
 
     @property

@@ -4,8 +4,9 @@ from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from attnfuzz.harness.family import family_of
-from attnfuzz.harness.reduce.ablation import ablations, features_in
+from attnfuzz.harness.reduce.ablation import ablations, features_in, unusual_in
 from attnfuzz.reference.any_case import AnyCase
+from attnfuzz.reference.case_file import possible
 from attnfuzz.reference.features.row import Feature
 
 C = TypeVar("C", bound=AnyCase)
@@ -40,12 +41,29 @@ def plainest(
 
 
 def leave_out(case: C, features: Collection[Feature], allowed: Callable[[C], bool]) -> C:
-    """Return the case without those of the features that can be removed, one after another."""
+    """Return the case without those of the features that can be removed, one after another.
+
+    Sinks can't be left out while they are passed in 16 bits: a feature goes with one that depends on it.
+    """
     for feature in sorted(features):
         ablation = next(ablations(case, allowed=allowed, among={feature}), None)
-        if ablation is not None:
-            case = ablation.variants[0]
+        less = _with_dependent(case, feature, allowed) if ablation is None else ablation.variants[0]
+        case = less or case
     return case
+
+
+def _with_dependent(case: C, feature: Feature, allowed: Callable[[C], bool]) -> C | None:
+    """Return the case without a feature and without an unusual one that is impossible without it, or None."""
+    own = features_in(case)
+    impossible = [each for each in feature.removal(case) if feature in own and not possible(each)]
+    without_both = (
+        less
+        for each in impossible
+        for other in sorted(unusual_in(case) & features_in(each) - {feature})
+        for less in other.removal(each)
+        if possible(less) and features_in(less).isdisjoint({feature, other}) and allowed(less)
+    )
+    return next(without_both, None)
 
 
 def removable_together(

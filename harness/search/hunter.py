@@ -10,11 +10,21 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.family import family_of
+from attnfuzz.harness.ledger.entry import reason_of
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.drawn_part import DrawnPart
 from attnfuzz.harness.search.examples import drawn_capability, drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
-from attnfuzz.harness.search.messages import AnyMessage, Caught, HandedOver, JobSetup, Slice, SliceDone, Tally
+from attnfuzz.harness.search.messages import (
+    AnyMessage,
+    Caught,
+    HandedOver,
+    JobSetup,
+    Slice,
+    SliceDone,
+    SliceKind,
+    Tally,
+)
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.rare_deaths import RareDeaths
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -47,8 +57,8 @@ Claimed = Callable[[Fingerprint], bool]
 class Hunter:
     """Runs slices one at a time, and sends their messages. Raises Runner's errors.
 
-    `hand_over` makes scripts and triages here, where workers are ready: the main process does not wait for them. A
-    script runs beside the search, one at a time, and a slice ends with its last one. `claim` asks the main process.
+    `hand_over` makes scripts and triages here, where workers are ready: the main process does not wait for them.
+    Scripts run beside the search, one at a time, also while later slices run. `claim` asks the main process.
     """
 
     def __init__(
@@ -101,17 +111,20 @@ class Hunter:
             self._runner.start(task.backend)
         self._ran_last = task.backend
         began = time.monotonic()
-        if task.scripted is not None:
-            self._hand(task.scripted, _seconds_left(task, task.seconds, began))
+        if task.kind is SliceKind.SCRIPTED:
+            if task.scripted is not None:
+                self._hand(task.scripted, _seconds_left(task, task.seconds, began))
             self._send_handed(math.inf)
             return SliceDone(tally=Tally(), stopped_early=False, seconds=time.monotonic() - began, unsupported={})
 
         def tell(message: AnyMessage) -> None:
+            left = _seconds_left(task, task.shrink_seconds, began)
+            if isinstance(message, Caught):
+                hurried = task.first_only or left < SECONDS_FOR_SCRIPT
+                message = replace(message, script_follows=not hurried and self._is_new(message))
             self._tell(message)
-            if isinstance(message, Caught) and not task.first_only:
-                left = _seconds_left(task, task.shrink_seconds, began)
-                if left >= SECONDS_FOR_SCRIPT:
-                    self._hand(message, left)
+            if isinstance(message, Caught) and message.script_follows:
+                self._hand(message, left)
             self._send_handed(0.0)
 
         part = self._setup.part
@@ -128,9 +141,11 @@ class Hunter:
             claim=self._claim,
             deaths=self._deaths,
         )
-        done = hunt.run(drawn_cases(task.backend, self._setup.guard, task.lean, part=part))
-        self._send_handed(math.inf)
-        return done
+        return hunt.run(drawn_cases(task.backend, self._setup.guard, task.lean, part=part))
+
+    def _is_new(self, caught: Caught) -> bool:
+        """Return whether neither a known cause nor the ledger explains a failure. The script of another can wait."""
+        return not caught.cause and reason_of(self._setup.ledger, caught.fingerprint, caught.case) is None
 
     def _hand(self, caught: Caught, seconds: float) -> None:
         """Make the script of a failure, which runs when those before it have ended."""

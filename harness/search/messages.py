@@ -94,10 +94,11 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     Cases that fail as `held` are left to the jobs that are settling these failures. `causes` are those of known
     failures in this backend or in one that shares a kernel with it. `index` numbers the drawing slices of a backend.
     With `replays`, judge these cases in order and draw none. With a `comparison`, do only that; with a cause to be
-    `minimized`, shrink its case again, and settle other failures that occur; with one `scripted`, make its script.
-    `lean` biases drawing. With `first_only`, other failures during shrinking are ignored, and no scripts are made.
-    Nothing is shrunk after `shrink_seconds`. These and `seconds` count from `handed_at`, a time of this machine's
-    monotonic clock, or from the beginning of the slice if that is not given.
+    `minimized`, shrink its case again, and settle other failures that occur; with one `scripted`, make its script. A
+    slice for scripts also waits for those that its job makes already. `lean` biases drawing. With `first_only`, other
+    failures during shrinking are ignored, and no scripts are made. Nothing is shrunk after `shrink_seconds`. These and
+    `seconds` count from `handed_at`, a time of this machine's monotonic clock, or from the beginning of the slice if
+    that is not given.
     """
 
     backend: str
@@ -254,6 +255,7 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
     `needs` are the names of the features that the failure of `case` needs; if it is not `ablated`, there was no time to
     find all of them. `cause` names the finding whose cause explains it, "" if unknown. `beside` is as in `Suspect`. A
     flaky failure has a `recurrence`; `history` are the cases to run before it. A death may have occurred only once.
+    Where a `script_follows`, HandedOver comes once it has run, maybe during a later slice.
     """
 
     fingerprint: Fingerprint
@@ -267,6 +269,7 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
     beside: bool = False
     recurrence: Recurrence | None = None
     history: tuple[AnyCase, ...] = ()
+    script_follows: bool = False
 
 
 class HandedOver(Message, frozen=True, kw_only=True, tag=True):

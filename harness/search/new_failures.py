@@ -33,7 +33,7 @@ class NewFailures:
         self._ledger = [each for each in ledger if each.is_about(task.backend)]
         self._symptoms = Symptoms(runner.verdict, allowed)
         self._passed_over = set(task.known)
-        self._held = {each.anywhere for each in task.held}
+        self._held = {each.claimed for each in task.held}
         self._beside: set[Fingerprint] = set()
         self._laid_bare = 0
         self._aside: dict[Fingerprint, tuple[AnyCase, Verdict, tuple[AnyCase, ...]]] = {}
@@ -87,7 +87,7 @@ class NewFailures:
 
     def is_held(self, case: AnyCase, verdict: Verdict) -> bool:
         """Return whether another job is settling a failure of the case, whose others may have the same cause."""
-        return not self._held.isdisjoint(Fingerprint.of(case.backend, each).anywhere for each in verdict.failures)
+        return not self._held.isdisjoint(Fingerprint.of(case.backend, each).claimed for each in verdict.failures)
 
     def is_unsettled(self, case: AnyCase, verdict: Verdict) -> bool:
         """Return whether the worst failure of a case is neither known nor being settled by another job."""
@@ -96,7 +96,7 @@ class NewFailures:
 
     def leave(self, suspect: Suspect) -> None:
         """Leave a chosen failure to the job that is settling it."""
-        self._held.add(suspect.fingerprint.anywhere)
+        self._held.add(suspect.fingerprint.claimed)
         (self._beside if suspect.beside else self._passed_over).discard(suspect.fingerprint)
 
     def is_known(self, fingerprint: Fingerprint) -> bool:

@@ -17,6 +17,8 @@ from attnfuzz.reference.features import TABLE
 WRONG = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH, Kind.NOT_FINITE, Kind.UNWRITTEN})
 """Kinds that differ only in the stray numbers that a kernel read or left: another request's, zeros, NaN."""
 
+_OF_ALL_MODES = frozenset({Kind.INPUT_MUTATED, Kind.RAISED, Kind.UNEXPECTED_REJECTION})
+
 
 class Fingerprint(msgspec.Struct, frozen=True):
     """The coarse fingerprint: a failure's properties before its case is shrunk."""
@@ -36,6 +38,14 @@ class Fingerprint(msgspec.Struct, frozen=True):
     def anywhere(self) -> "Fingerprint":
         """The fingerprint without the place for a fault, since a wild access hits by chance. Others are unchanged."""
         return replace(self, place="") if self.kind in FAULTS else self
+
+    @property
+    def claimed(self) -> "Fingerprint":
+        """The fingerprint without what may differ between failures that one job settles first, before others do.
+
+        An input that is changed and an exception of one type are most likely one mistake in all modes.
+        """
+        return replace(self, mode="") if self.kind in _OF_ALL_MODES else self.anywhere
 
     @property
     def family(self) -> str:

@@ -167,9 +167,11 @@ class FakeJobs:
             return
 
         def tell(message: AnyMessage) -> None:
-            self._messages.append((job, message))
-            if isinstance(message, Caught):
-                self._messages.append((job, handed_over(message)))
+            if task.first_only or not isinstance(message, Caught):
+                self._messages.append((job, message))
+                return
+            self._messages.append((job, replace(message, script_follows=True)))
+            self._messages.append((job, handed_over(message)))
 
         hunt = Hunt(task, self._judge, tell)
         drawn = self._strategy.map(lambda case: replace(case, backend=task.backend))

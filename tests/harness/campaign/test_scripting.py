@@ -10,11 +10,17 @@ from fake_search import FakeJobs, FakeJudge, decode, fails_on_long, observed
 from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.engine import Campaign
-from attnfuzz.harness.campaign.events import Event, FindingFiled, FindingMinimized, ScriptMade, SliceStarted
+from attnfuzz.harness.campaign.events import (
+    Event,
+    FindingFiled,
+    FindingMinimized,
+    ScriptMade,
+    SliceFinished,
+    SliceStarted,
+)
 from attnfuzz.harness.campaign.jobs import JobEnded
 from attnfuzz.harness.campaign.plan import Limits, Plan
 from attnfuzz.harness.campaign.scripting import JOB_KILLED, NOT_MADE, SECONDS_TO_HAND_OVER, Scripting
-from attnfuzz.harness.campaign.under_way import UnderWay
 from attnfuzz.harness.search.messages import AnyMessage, Caught, HandedOver, SliceDone, SliceKind, Suspect, Tally
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -35,7 +41,7 @@ FOUND: tuple[AnyMessage, ...] = (
 
 def scripting(events: Sequence[Event]) -> Scripting:
     """The scripts that wait after these events."""
-    waiting = Scripting(seed=1)
+    waiting = Scripting(seed=1, jobs=2)
     for event in events:
         waiting(event)
     return waiting
@@ -62,17 +68,40 @@ def test_new_causes_come_before_symptoms_and_known_ones() -> None:
     symptom, known = (replace(ONE, name=name) for name in ("symptom", "known"))
     waiting = scripting([replace(known, known="why"), replace(symptom, cause="one"), ONE])
     order: list[str] = []
-    under_way: list[UnderWay] = []
-    while (run := waiting.next(10.0, 40.0, under_way)) is not None:
+    while (run := waiting.next(10.0, 40.0, searched=True)) is not None:
         order.extend(run.unscripted.values())
-        under_way.append(run)
+        waiting.making[len(order)].update(run.unscripted)
         assert run.task.scripted is not None
         assert (run.task.kind, run.task.seconds) == (SliceKind.SCRIPTED, 30.0 - SECONDS_TO_HAND_OVER)
     assert order == ["one", "symptom", "known"]
 
 
+def test_until_the_search_is_over_scripts_of_symptoms_and_known_failures_get_a_small_share_of_the_time() -> None:
+    known = replace(ONE, name="known", known="why")
+    spent = SliceFinished(
+        at=8.0,
+        backend="fake",
+        kind=SliceKind.SCRIPTED,
+        index=None,
+        seed=1,
+        examples=0,
+        cases=0,
+        deaths=0,
+        seconds=8.0,
+        unsupported={},
+    )
+    waiting = scripting([known, spent])
+    assert not waiting.urgent
+    assert waiting.next(40.0, 200.0, searched=False) is None
+    assert waiting.next(40.0, 200.0, searched=True) is not None
+    assert waiting.next(80.0, 200.0, searched=False) is not None
+    waiting(OTHER)
+    assert waiting.urgent
+    assert waiting.next(40.0, 200.0, searched=False) is not None
+
+
 def test_no_script_begins_at_the_very_end() -> None:
-    assert scripting([ONE]).next(39.5, 40.0, []) is None
+    assert scripting([ONE]).next(39.5, 40.0, searched=True) is None
 
 
 def test_a_script_for_which_a_slice_had_no_time_is_made_after_the_search(tmp_path: Path) -> None:
@@ -81,8 +110,12 @@ def test_a_script_for_which_a_slice_had_no_time_is_made_after_the_search(tmp_pat
 
         def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
             received = super().next_message(timeout)
-            late = received is not None and isinstance(received[1], HandedOver) and self.slices[-1].scripted is None
-            return super().next_message(timeout) if late else received
+            if received is None or self.slices[-1].scripted is not None:
+                return received
+            job, message = received
+            if isinstance(message, Caught):
+                return job, replace(message, script_follows=False)
+            return super().next_message(timeout) if isinstance(message, HandedOver) else received
 
     events = list(begin(plan(tmp_path), Hurried(FakeJudge(fails_on_long))).events())
     findings, made = of(FindingFiled, events), of(ScriptMade, events)

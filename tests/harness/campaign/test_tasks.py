@@ -86,7 +86,7 @@ def chooser(asked: Plan, events: Collection[Event]) -> Tasks:
         replays=Replays(asked.backends, past=[], kept=lambda _: (), seed=asked.seed),
         comparisons=Comparisons(knowledge, seed=asked.seed),
         minimizing=Minimizing(knowledge, seed=asked.seed),
-        scripting=Scripting(seed=asked.seed),
+        scripting=Scripting(seed=asked.seed, jobs=1),
         passed_over=lambda _: (),
         choose_lean=lean,
         limits=Limits.of(asked.seconds),

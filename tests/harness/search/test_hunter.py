@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from attnfuzz.harness.search import tally
+from attnfuzz.harness.ledger.entry import Entry
 from attnfuzz.harness.search.hunter import SECONDS_FOR_SCRIPT, Hunter
 from attnfuzz.harness.search.messages import (
     AnyMessage,
@@ -20,6 +20,7 @@ from attnfuzz.harness.search.messages import (
     Suspect,
     Tally,
 )
+from attnfuzz.harness.verdict.failures import Kind
 
 pytestmark = pytest.mark.slow
 
@@ -89,25 +90,40 @@ def test_each_failure_is_followed_by_its_script(defective: str, *, first_only: b
     assert scripts == ([] if first_only else [f"{backend} 0"])
 
 
-def test_the_search_goes_on_while_a_script_runs(defective: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Counts are sent at the end of the slice, and not just before the failure by chance.
-    monkeypatch.setattr(tally, "SECONDS_PER_TALLY", math.inf)
+def test_later_slices_run_while_a_script_does(defective: str) -> None:
     backend = f"{defective}:EMPTY_ROW"
     sent: list[AnyMessage] = []
     made: list[Ran] = []
 
     def hand_over(caught: Caught, *_: object) -> Ran:
-        made.append(Ran(caught, "script", times=3))
+        made.append(Ran(caught, "script", times=1000))
         return made[-1]
 
     setup = JobSetup(backends=(backend,), contract="declared", guard=None)
     with Hunter(setup, sent.append, hand_over) as hunter:
         hunter.run(Slice(backend=backend, index=0, seed=1, examples=40, shrink=UNSHRUNK))
-    kinds = [type(each) for each in sent]
-    assert made
-    assert all(each.closed for each in made)
-    between = kinds[kinds.index(Caught) + 1 : kinds.index(HandedOver)]
-    assert Tally in between
+        (caught,) = (each for each in sent if isinstance(each, Caught))
+        assert caught.script_follows
+        searched = hunter.run(Slice(backend=backend, index=1, seed=2, examples=5, known=(caught.fingerprint,)))
+        assert searched.tally.searched
+        assert not any(isinstance(each, HandedOver) for each in sent)
+        hunter.run(Slice(backend=backend, kind=SliceKind.SCRIPTED, seed=1, examples=0))
+    assert isinstance(sent[-1], HandedOver)
+    assert [each.closed for each in made] == [True]
+
+
+def test_a_known_failure_gets_no_script_during_the_search(defective: str) -> None:
+    backend = f"{defective}:EMPTY_ROW"
+    sent: list[AnyMessage] = []
+    entry = Entry(backend=backend, kind=Kind.EMPTY_ROW, reason="known")
+    setup = JobSetup(backends=(backend,), contract="declared", guard=None, ledger=(entry,))
+
+    def hand_over(*_: object) -> Ran:
+        raise AssertionError
+
+    with Hunter(setup, sent.append, hand_over) as hunter:
+        hunter.run(Slice(backend=backend, index=0, seed=1, examples=40, shrink=UNSHRUNK))
+    assert [each.script_follows for each in sent if isinstance(each, Caught)] == [False]
 
 
 @pytest.mark.parametrize(("seconds", "scripts"), [(SECONDS_FOR_SCRIPT + 60.0, 1), (SECONDS_FOR_SCRIPT, 0)])
