@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.nn.functional import softplus
@@ -14,14 +14,13 @@ from attnfuzz.kernels.recurrent.native import NATIVE_STATES
 from attnfuzz.reference.noise import ROUNDOFF, SMALLEST_STEP
 from attnfuzz.reference.recurrent.case import StateMode, StateOp
 from attnfuzz.reference.recurrent.noise import StateNoise
-from attnfuzz.reference.recurrent.recurrence import StateTerms, recur
+from attnfuzz.reference.recurrent.recurrence import StateTerms, Taps, convolve, recur
 
 _SOURCE: Final = "attnfuzz.kernels.recurrent.backend: slots, has_initial_state"
 
-OPS: Final[Mapping[str, tuple[StateMode, StateNoise]]] = {
-    op.name: (mode, backend.noise_model)
+OPS: Final[Mapping[str, tuple[StateMode, StateOp, StateNoise]]] = {
+    op.name: (mode, backend.capability.op, backend.noise_model)
     for backend in NATIVE_STATES
-    if backend.capability.op is not StateOp.CONV
     for mode, op in backend.by_mode.items()
 }
 """The native recurrences: the mode of each op, and the errors of a correct one."""
@@ -59,35 +58,77 @@ def asked_states(op: str, arguments: Mapping[str, Any], alpha: float) -> tuple[A
 
     Rows of no request may have any outputs, and a slot that several rows write any state. Raises NamesNoState.
     """
-    mode, noise = OPS[op]
+    mode, kind, noise = OPS[op]
     pool, out = arguments["state"], arguments["out"]
     rows = list(_rows(arguments, mode))
     shared = {slot for slot, times in Counter(slot for row in rows for slot in row.written).items() if times > 1}
-    right, most = torch.zeros_like(out), torch.full(out.shape, torch.inf)
-    after, off = pool.clone(), torch.zeros(pool.shape)
+    due = _Due(torch.zeros_like(out), torch.full(out.shape, torch.inf), pool.clone(), torch.zeros(pool.shape))
     count = sum(row.tokens.stop - row.tokens.start for row in rows) * pool.shape[1] * (1 + pool.shape[2])
     for row in rows:
-        state = torch.zeros(pool.shape[1:], dtype=torch.float64)
-        if row.read is not None:
-            state = pool[row.read].double()
-            if not bool(torch.isfinite(state).all()):
-                text = f"row {row.number} reads the state in slot {row.read}, which is not finite: it was never written"
-                raise NamesNoState("has_initial_state", text, row.number)
-        answer = recur(_terms(arguments, row.tokens), state, noise, all_states=mode is StateMode.VERIFY)
-        right[row.tokens], most[row.tokens] = _bounded(answer.out, answer.out_error, out.dtype, count, alpha)
-        for at, slot in enumerate(row.written):
-            after[slot], off[slot] = _bounded(answer.states[at], answer.state_errors[at], pool.dtype, count, alpha)
+        if kind is StateOp.CONV:
+            _convolve(arguments, row, due, noise, verify=mode is StateMode.VERIFY, tail=_tail(count, 1, alpha))
+        else:
+            _recur(
+                arguments, row, due, noise, verify=mode is StateMode.VERIFY, tail=_tail(count, pool.shape[-1], alpha)
+            )
     for slot in shared:
-        off[slot] = torch.inf
-    return AskedTensor("out", right, most), AskedTensor("state", after, off)
+        due.off[slot] = torch.inf
+    return AskedTensor("out", due.right, due.most), AskedTensor("state", due.after, due.off)
+
+
+class _Due(NamedTuple):
+    """The right outputs and the pool after the call, each with bounds."""
+
+    right: torch.Tensor
+    most: torch.Tensor
+    after: torch.Tensor
+    off: torch.Tensor
+
+
+def _recur(arguments: Mapping[str, Any], row: _Row, due: _Due, noise: StateNoise, *, verify: bool, tail: float) -> None:
+    """Set the outputs and states of a row of a recurrence."""
+    state = torch.zeros(due.after.shape[1:], dtype=torch.float64)
+    if row.read is not None:
+        state = _written(arguments["state"][row.read], row)
+    answer = recur(_terms(arguments, row.tokens), state, noise, all_states=verify)
+    due.right[row.tokens], due.most[row.tokens] = _bounded(answer.out, answer.out_error, due.right.dtype, tail)
+    for at, slot in enumerate(row.written):
+        due.after[slot], due.off[slot] = _bounded(answer.states[at], answer.state_errors[at], due.after.dtype, tail)
+
+
+def _convolve(
+    arguments: Mapping[str, Any], row: _Row, due: _Due, noise: StateNoise, *, verify: bool, tail: float
+) -> None:
+    """Set the outputs and the kept inputs of a row of a convolution, whose slot may have more columns than are kept."""
+    weight, inputs = arguments["weight"], arguments["x"][row.tokens].T.to(due.after.dtype)
+    before = weight.shape[1] - 1
+    history = inputs.new_zeros(len(weight), before)
+    if row.read is not None:
+        first = max(int(arguments["num_accepted"][row.number]) - 1, 0) if verify else 0
+        history = arguments["state"][row.read][:, first : first + before]
+        _written(history, row)
+    inputs = torch.cat((history, inputs), dim=1)
+    out, error = convolve(Taps(weight, arguments["bias"], bool(arguments["activated"])), inputs, noise)
+    due.right[row.tokens], due.most[row.tokens] = _bounded(out.T, error.T, due.right.dtype, tail)
+    kept = inputs[:, 1:] if verify else inputs[:, inputs.shape[1] - before :]
+    (slot,) = row.written
+    due.after[slot, :, : kept.shape[1]] = kept
+    due.off[slot, :, kept.shape[1] :] = torch.inf
+
+
+def _written(state: torch.Tensor, row: _Row) -> torch.Tensor:
+    """Return a state in fp64. Raises NamesNoState for NaN."""
+    if not bool(torch.isfinite(state).all()):
+        text = f"row {row.number} reads the state in slot {row.read}, which is not finite: it was never written"
+        raise NamesNoState("has_initial_state", text, row.number)
+    return state.double()
 
 
 def _rows(arguments: Mapping[str, Any], mode: StateMode) -> Iterator[_Row]:
-    """Yield the rows with tokens and a slot."""
-    drafts = mode is StateMode.VERIFY
-    sources, targets = (
-        arguments[name].tolist() for name in (("draft_slots", "draft_targets") if drafts else ("slots", "target_slots"))
-    )
+    """Yield the rows with tokens and a slot. A convolution's slot has all drafts, and stays where it is."""
+    drafts = mode is StateMode.VERIFY and "draft_slots" in arguments
+    names = ("draft_slots", "draft_targets") if drafts else ("slots", "target_slots")
+    sources, targets = (arguments.get(name, arguments[names[0]]).tolist() for name in names)
     starts, slots = arguments["cu_seqlens"].tolist(), len(arguments["state"])
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
         begin, end = starts[number], starts[number + 1]
@@ -95,7 +136,8 @@ def _rows(arguments: Mapping[str, Any], mode: StateMode) -> Iterator[_Row]:
             read = source[max(int(arguments["num_accepted"][number]) - 1, 0)]
             written = tuple(target[: end - begin])
         else:
-            read, written = source if bool(arguments["has_initial_state"][number]) else None, (target,)
+            continued = mode is StateMode.VERIFY or bool(arguments["has_initial_state"][number])
+            read, written = source if continued else None, (target,)
         own = [each for each in (read, *written) if each is not None]
         if begin == end or min(own) < 0:
             continue
@@ -105,12 +147,16 @@ def _rows(arguments: Mapping[str, Any], mode: StateMode) -> Iterator[_Row]:
         yield _Row(number, slice(begin, end), read, written)
 
 
+def _tail(count: int, width: int, alpha: float) -> float:
+    """Return the largest of count * width errors over their standard deviation, with probability 1 - alpha."""
+    return sqrt(2 * log(2 * max(count, 1) * width / alpha))
+
+
 def _bounded(
-    right: torch.Tensor, error: torch.Tensor, dtype: torch.dtype, count: int, alpha: float
+    right: torch.Tensor, error: torch.Tensor, dtype: torch.dtype, tail: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Round numbers, and return bounds on their errors from the mean squares of these."""
     rounded = right.to(dtype)
-    tail = sqrt(2 * log(2 * max(count, 1) * right.shape[-1] / alpha))
     bound = tail * error.sqrt() + ROUNDOFF[dtype] * right.abs() + SMALLEST_STEP[dtype]
     return rounded, ((1 + 2.0**-23) * (bound + (rounded.double() - right).abs())).float()
 
