@@ -47,7 +47,8 @@ def literal_arguments(case: CallCase, index: int) -> dict[str, Any]:
     """Return the arguments of call `index`, which share memory where views share a buffer.
 
     Tensors hold their buffers' content before the first call, and later writes of code outside of kernels; a buffer
-    without content, for a kernel to fill, holds zeros. Results of earlier calls are absent.
+    without content, for a kernel to fill, holds zeros, and one with a hole is on the meta device. Results of earlier
+    calls are absent.
 
     Raises:
         ValueError: for content that is damaged or still in another file.
@@ -64,6 +65,8 @@ def literal_arguments(case: CallCase, index: int) -> dict[str, Any]:
 
 
 def _content(buffer: Buffer) -> torch.Tensor:
+    if buffer.hole is not None:
+        return torch.empty(buffer.size, dtype=buffer.dtype.torch_dtype, device="meta")
     content = content_of(buffer)
     return torch.zeros(buffer.size, dtype=buffer.dtype.torch_dtype) if content is None else content
 

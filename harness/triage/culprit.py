@@ -195,7 +195,7 @@ def _stray(failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
         )
     if failure.kernel not in entry_points():
         return _unknown(failure, found)
-    if not any(evidence.alone.failed for evidence in found):
+    if not any(evidence.alone.failed for evidence in found) and any(evidence.alone.runs for evidence in found):
         return Culprit(
             Blame.UNCLEAR,
             "Unclear: its calls meet every known precondition, and pass on their own.",

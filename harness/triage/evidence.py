@@ -98,7 +98,7 @@ def collect(case: AnyCase, runner: Tried, tries: int = 1) -> CallEvidence:
         try:
             kernel, calls = _traced(case, runner, tries)
         except Untraceable as obstacle:
-            return CallEvidence(obstacles=(str(obstacle),))
+            return _not_run(case, runner, str(obstacle))
     if calls is None:
         own = f"{kernel} is code of the backend itself, whose calls are not recorded"
         return CallEvidence(obstacles=(own if kernel else "it failed before any kernel was launched",))
@@ -118,6 +118,19 @@ def collect(case: AnyCase, runner: Tried, tries: int = 1) -> CallEvidence:
         },
         obstacles=tuple(obstacles),
     )
+
+
+def _not_run(case: AnyCase, runner: Tried, obstacle: str) -> CallEvidence:
+    """Return the evidence from the arguments of calls that can't be run by themselves, if they have memory with a hole.
+
+    Its pages are absent from a call's arguments.
+    """
+    try:
+        _, _, calls = runner.trace_both(case)
+    except Untraceable:
+        return CallEvidence(obstacles=(obstacle,))
+    found = () if calls is None else tuple(breaches(calls))
+    return CallEvidence(calls=calls, breaches=found, obstacles=(obstacle,))
 
 
 def _traced(case: AnyCase, runner: Tried, tries: int) -> tuple[str, CallCase | None]:

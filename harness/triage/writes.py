@@ -1,4 +1,7 @@
-"""Writes into a KV cache: whether a call names the slot, and has the values, of each of its step's new tokens."""
+"""Writes into a KV cache: whether a call names the slot, and has the values, of each of its step's new tokens.
+
+Of a copy, it is whether it names the tokens that the step wants.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -6,14 +9,18 @@ from typing import Any
 import torch
 
 from attnfuzz.harness.calls.literal_calls import literal_arguments
+from attnfuzz.harness.triage import copies
 from attnfuzz.kernels.cache_writes.rotation import cos_sin_table
 from attnfuzz.kernels.planning.queries import packed_rows
-from attnfuzz.reference.calls import CallCase, ExpectedWrite, View, content_of, named_views, viewed
+from attnfuzz.reference.calls import Argument, CallCase, ExpectedWrite, View, content_of, named_views, viewed
 from attnfuzz.reference.case import Case, PaddedSlot, Step
 from attnfuzz.reference.rope import Pairing, Rope
 
 _TOKENS = {"k_cache": "key", "v_cache": "value", "kv_cache": "key"}
 """The new tokens' argument, by the cache that they go to."""
+
+_GATHERED = ("key_out", "value_out")
+"""The results of a gather."""
 
 _LISTS = ("batch_indices", "positions", "kv_indices", "kv_indptr")
 
@@ -50,8 +57,8 @@ def wrong_arguments(calls: CallCase, case: Case, step: Step) -> str | None:
     for index, call in enumerate(calls.calls):
         arguments = literal_arguments(calls, index)
         buffers = {view.buffer for _, view in named_views(call.arguments)}
-        due = [each for each in calls.written if each.view.buffer in buffers and each.name in _TOKENS]
-        slots = _in_pool(arguments, case) if not due else _as_due(calls, due, arguments, case, step)
+        due = [each for each in calls.written if each.view.buffer in buffers and each.name in (*_TOKENS, *_GATHERED)]
+        slots = _in_pool(calls, index, arguments, case) if not due else _as_due(calls, due, arguments, case, step)
         rotation = [] if case.rope is None else [_misrotated(case, case.rope, step, arguments)]
         scales = filter(None, [_misscaled(case, arguments)])
         for mistake in (*rotation, *scales, *slots):
@@ -86,13 +93,14 @@ def _misrotated(case: Case, rope: Rope, step: Step, arguments: Mapping[str, Any]
     return next((f"its {name} is {arguments[name]} instead of {numbers[name]}" for name in wrong), "")
 
 
-def _in_pool(arguments: Mapping[str, Any], case: Case) -> Iterator[str | None]:
-    """Yield a mistake if a slot lies outside of a cache, "" otherwise."""
+def _in_pool(calls: CallCase, index: int, arguments: Mapping[str, Any], case: Case) -> Iterator[str | None]:
+    """Yield a mistake if a slot lies outside of a cache, or in its hole, "" otherwise."""
     for name in _TOKENS:
         cache = arguments.get(name)
         if not isinstance(cache, torch.Tensor) or cache.ndim != 4:
             continue
-        size = cache.shape[2 if arguments.get("kv_layout", "HND") == "HND" else 1]
+        axis = 2 if arguments.get("kv_layout", "HND") == "HND" else 1
+        size = cache.shape[axis]
         slots = named_slots(arguments, size)
         if slots is None:
             yield None
@@ -100,7 +108,19 @@ def _in_pool(arguments: Mapping[str, Any], case: Case) -> Iterator[str | None]:
             row = int(outside.nonzero()[0])
             yield f"row {row} has slot {int(slots[row])}, outside of the {cache.shape[0]} pages of {name}"
         else:
-            yield ""
+            hollow = _in_hole(calls, calls.calls[index].arguments[name], slots, axis).nonzero()
+            row = int(hollow[0]) if len(hollow) else -1
+            yield f"row {row} has slot {int(slots[row])}, on a page of {name} that no request has" if row >= 0 else ""
+
+
+def _in_hole(calls: CallCase, view: Argument, slots: torch.Tensor, axis: int) -> torch.Tensor:
+    """Return which slots of a cache are among the elements without memory."""
+    assert isinstance(view, View)
+    hole = next(buffer.hole for buffer in calls.buffers if buffer.name == view.buffer)
+    size = view.shape[axis]
+    at = view.offset + slots // size * view.stride[0] + slots % size * view.stride[axis]
+    first, end = hole or (0, 0)
+    return (slots >= 0) & (at >= first) & (at < end)
 
 
 def _least(case: Case) -> int:
@@ -117,7 +137,7 @@ def _as_due(
         size = each.view.shape[1]
         slots = named_slots(arguments, size)
         if slots is None:
-            yield None
+            yield _miscopied(calls, each, arguments)
             continue
         page, offset, request, token = _content(calls, each.places)
         rows = torch.tensor(first_rows, dtype=torch.int64)[request] + token if len(request) else request
@@ -125,6 +145,19 @@ def _as_due(
         skipped = {PaddedSlot.NOWHERE: [-1], PaddedSlot.RESERVED: [0]}.get(case.padded_slot, [])
         free = torch.cat((free_page * size + free_offset, torch.tensor(skipped, dtype=torch.int64)))
         yield _misplaced(slots, rows, page * size + offset, free) or _mistaken(calls, each, arguments, rows)
+
+
+def _miscopied(calls: CallCase, due: ExpectedWrite, arguments: Mapping[str, Any]) -> str | None:
+    """Return the first mistake in the tokens that a copy names, "" without one, None for an unknown copy."""
+    if due.name in (name for name in _TOKENS if name in arguments) and not len(_content(calls, due.places).T):
+        # A pool that is read, and must stay as it is.
+        return ""
+    named = copies.named_tokens(due.name, arguments)
+    if named is None:
+        return None
+    page, offset, *_ = _content(calls, due.places)
+    high = None if due.high is None else _content(calls, due.high)
+    return copies.mistake(named, copies.Due(page * due.view.shape[1] + offset, _content(calls, due.low), high))
 
 
 def _misplaced(slots: torch.Tensor, rows: torch.Tensor, due: torch.Tensor, free: torch.Tensor) -> str:
