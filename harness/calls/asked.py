@@ -5,6 +5,7 @@ attention to the keys that its arguments name: if they agree, the kernel followe
 """
 
 import ctypes
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -302,6 +303,8 @@ class _Keys(_Shelf):
     def of(self, span: RequestSpan, request: int) -> tuple[View, View]:
         """Return keys [kv_len, kv heads, qk dim] and values [kv_len, kv heads, vo dim] of a request."""
         if self._caches is not None:
+            if self._parts.has(Role.KEY):
+                return self._behind_prefix(span, request)
             keys, values = self._caches
             key = _joined([_gathered(part, span, request) for part in keys])
             return self.copied(key), self.copied(_gathered(values[..., : self._dim], span, request))
@@ -310,6 +313,16 @@ class _Keys(_Shelf):
             if span.first_key < 0 or span.first_key + span.kv_len > self._parts.view(role).shape[0]:
                 raise NotJudgeable(f"the keys of a request are not among {list(view.shape)}")
         return packed[0], packed[1]
+
+    def _behind_prefix(self, span: RequestSpan, request: int) -> tuple[View, View]:
+        """Return the keys and values of a request on pages, behind those that all requests share."""
+        assert self._caches is not None
+        (keys,), values = self._caches
+        key, value = (self._parts.tensors(role)[0] for role in (Role.KEY, Role.VALUE))
+        paged = dataclasses.replace(span, kv_len=span.kv_len - key.shape[0])
+        both = ((key, keys), (value, values))
+        key, value = (torch.cat((prefix, _gathered(cache, paged, request))) for prefix, cache in both)
+        return self.copied(key), self.copied(value)
 
 
 def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:

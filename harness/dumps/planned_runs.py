@@ -13,6 +13,7 @@ from attnfuzz.harness.dumps.planned_heads import PlannedHeads
 from attnfuzz.harness.dumps.planned_latents import PlannedLatents
 from attnfuzz.harness.dumps.planned_lengths import PlannedLengths
 from attnfuzz.harness.dumps.planned_levels import PlannedLevels
+from attnfuzz.harness.dumps.planned_prefix import PlannedPrefix
 from attnfuzz.harness.dumps.planned_run import PlannedRun
 from attnfuzz.kernels.interface.library_call import PLANS
 from attnfuzz.reference.calls import REPLAY, Argument, Call, CallCase, View
@@ -36,6 +37,12 @@ PLANNED_RUNS: Final[Mapping[str, PlannedRun]] = {
     "BatchAttention.run": PlannedLengths(),
     "BatchMLAPagedAttentionWrapper.run": PlannedLatents(),
     "MultiLevelCascadeAttentionWrapper.run": PlannedLevels(),
+    "BatchDecodeWithSharedPrefixPagedKVCacheWrapper.forward": PlannedPrefix(
+        "unique_kv_indptr", "", "unique_kv_indices", "unique_kv_last_page_len"
+    ),
+    "BatchPrefillWithSharedPrefixPagedKVCacheWrapper.forward": PlannedPrefix(
+        "paged_kv_indptr", "qo_indptr", "paged_kv_indices", "paged_kv_last_page_len", causal=False
+    ),
     "PODWithPagedKVCacheWrapper.run": PlannedHalves(
         prefill=PlannedPrefill(), decode=PlannedHalf(*_DECODE_LISTS, suffix="_d")
     ),

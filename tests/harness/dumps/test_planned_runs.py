@@ -19,7 +19,7 @@ from traced_objects import in_graph, of_two_requests, traced
 from attnfuzz.harness.calls.asked import NamesNothing, NotJudgeable, asked, parts_of
 from attnfuzz.kernels.gpu.wrappers import wrapper
 from attnfuzz.reference.calls import CallCase
-from attnfuzz.reference.case import Mask, Scales
+from attnfuzz.reference.case import Mask, PageOrder, Pages, Scales
 from attnfuzz.reference.geometry import KvLayout
 
 # FlashInfer, and the question which GPU is there, start processes.
@@ -108,6 +108,30 @@ def test_each_part_of_a_wrong_run_fails_by_its_own_arguments(
     doubled(monkeypatch, kind)
     for part in judged[name == "POD" :]:
         assert run(part).observations
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("SHARED_PREFIX_DECODE", fake_planned.BatchDecodeWithSharedPrefixPagedKVCacheWrapper),
+        ("SHARED_PREFIX_PREFILL", fake_planned.BatchPrefillWithSharedPrefixPagedKVCacheWrapper),
+    ],
+)
+def test_keys_of_a_prefix_in_tensors_of_its_own_precede_those_on_pages(
+    name: str, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = of_two_requests(f"{direct_on_cpu.__file__}:{name}", pages=Pages(order=PageOrder.SHARED_PREFIX))
+    _, calls = traced(replace(case, geometry=replace(case.geometry, page_size=16)), tmp_path)
+    assert calls.calls[-1].op.endswith(".forward")
+    assert run(of_last(calls)).observations == ()
+    assert run(of_last(calls)).rows
+    right = kind.forward
+
+    def forward(self: Any, **arguments: Any) -> Any:
+        return right(self, **{**arguments, "v_shared": 2 * arguments["v_shared"]})
+
+    monkeypatch.setattr(kind, "forward", forward)
+    assert run(of_last(calls)).observations
 
 
 def test_more_keys_than_planned_pages_hold_are_the_callers(tmp_path: Path) -> None:
