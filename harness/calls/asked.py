@@ -120,7 +120,7 @@ class AskedCall:
             self._keys = _Keys(self._parts, self.out.shape[-1], most_bytes)
             self._query = self._keys.query()
             self._lse = flat(self._parts.view(Role.LSE), 2) if self._parts.has(Role.LSE) else None
-            self._scales = [_scale(arguments, name) for name in ("bmm1_scale", "bmm2_scale")]
+            self._scales = [_scale(arguments, "bmm1_scale", "softmax_scale"), _scale(arguments, "bmm2_scale")]
             self.causal = _is_causal(arguments)
             self._window_left = window_of(arguments)
         except ValueError as error:
@@ -189,7 +189,8 @@ def _is_causal(arguments: Mapping[str, Any]) -> bool:
     causal = arguments.get("causal", arguments.get("is_causal", True))
     if not isinstance(causal, int):
         raise NotJudgeable("whether it is causal is neither true nor false")
-    return bool(causal)
+    # In FlashAttention, a window without keys after a row's own.
+    return bool(causal) or arguments.get("window_right") == 0
 
 
 def _soft_cap(arguments: Mapping[str, Any]) -> float:
@@ -197,8 +198,9 @@ def _soft_cap(arguments: Mapping[str, Any]) -> float:
     return float(max(cap, 0.0)) if isinstance(cap, int | float) and math.isfinite(cap) else 0.0
 
 
-def _scale(arguments: Mapping[str, Any], name: str) -> float:
-    """Return a factor, 1 by default. Raises NotJudgeable for anything but a single number."""
+def _scale(arguments: Mapping[str, Any], *names: str) -> float:
+    """Return a factor of one of these names, 1 by default. Raises NotJudgeable for anything but a single number."""
+    name = next((name for name in names if name in arguments), names[0])
     scale = arguments.get(name, 1.0)
     if isinstance(scale, torch.Tensor):
         scale = scale.item() if scale.numel() == 1 else described(scale)

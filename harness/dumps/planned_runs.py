@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.calls.object_calls import needs
 from attnfuzz.harness.calls.planned import PlannedPart
 from attnfuzz.harness.dumps.planned_blocks import PlannedBlocks
+from attnfuzz.harness.dumps.planned_function import PackedFunction, PlannedFunction
 from attnfuzz.harness.dumps.planned_halves import PlannedHalf, PlannedHalves, PlannedPrefill
 from attnfuzz.harness.dumps.planned_heads import PlannedHeads
 from attnfuzz.harness.dumps.planned_latents import PlannedLatents
@@ -66,6 +67,8 @@ def planned_parts(case: CallCase, index: int) -> tuple[PlannedPart, ...]:
         call = replace(captured[0], writes=call.writes)
     if call.op not in PLANNED_RUNS:
         return ()
+    if not call.on:
+        return _as_function(case, index, call)
     before = [case.calls[n] for n in sorted(needs(case.calls, index))]
     plans = [each for each in before if each.op.rpartition(".")[2] in PLANS]
     makers = [each for each in before if each.makes and not each.on]
@@ -77,6 +80,13 @@ def planned_parts(case: CallCase, index: int) -> tuple[PlannedPart, ...]:
         PlannedPart(_reading(case, index, replace(call, arguments=_arguments(part, part.own(known)))), part)
         for part in PLANNED_RUNS[call.op].parts(known)
     )
+
+
+def _as_function(case: CallCase, index: int, call: Call) -> tuple[PlannedPart, ...]:
+    """Return the only part of a run that takes the arguments of its plan as well, under the names of a prefill."""
+    part = PackedFunction() if "k" in call.arguments else PlannedFunction()
+    arguments = _arguments(part, part.own(call.arguments))
+    return (PlannedPart(_reading(case, index, replace(call, arguments=arguments)), part),)
 
 
 def _reading(case: CallCase, index: int, call: Call) -> CallCase:

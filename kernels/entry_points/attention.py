@@ -33,7 +33,7 @@ class Attention:
     `masks` names the packed bits of all masks, and the first byte of each request's, None without masks; `intervals`
     the first and the last key of each query, None without them.
     `head_dim_vo` is that of the values. `window_left` is -1 without a window. `workspace` returns the kernel's needs,
-    None if they are unknown.
+    None if they are unknown. `lengths` names the KV lengths, and `first_keys` the rows of the first packed keys.
     """
 
     arguments: Arguments
@@ -58,6 +58,13 @@ class Attention:
     intervals: tuple[str, str] | None = None
     window_left: int = -1
     workspace: Callable[[], WorkspaceBytes | None] = lambda: None
+    lengths: str = "seq_lens"
+    first_keys: str = "cum_seq_lens_kv"
+
+    @property
+    def key_places(self) -> tuple[str, ...]:
+        """The arguments that say where packed keys lie."""
+        return tuple(dict.fromkeys((self.first_keys, self.lengths)))
 
     @property
     def query_rows(self) -> int:

@@ -55,7 +55,7 @@ def token_major(parameter: Parameter, cache: torch.Tensor) -> Iterator[torch.Ten
     """Yield K and V of a cache, [pages, slots, kv heads, dim] each; latents or a half are a single tensor."""
     axes = list(parameter.axes)
     if "kv heads" not in axes:
-        yield cache.unsqueeze(2)
+        yield cache.unsqueeze(2) if cache.ndim < 4 else cache
         return
     order = [axes.index(axis) for axis in ("pages", "slots", "kv heads")]
     if "K and V" not in axes:

@@ -9,13 +9,14 @@ An engine derives classes of its own where it plans with metadata on the device,
 """
 
 import ctypes
+from contextlib import nullcontext, suppress
 from typing import Any, ClassVar, Final
 
 import torch
 from packaging.version import Version
 
 from attnfuzz.kernels.interface.backend import Op
-from attnfuzz.kernels.native.ops import trtllm_batch_context_with_kv_cache
+from attnfuzz.kernels.releases.planned_runs import PAGED_RUNS, check_rows, lengths_of_pages
 from attnfuzz.kernels.releases.recording import outside
 from attnfuzz.kernels.releases.stand_ins import FAST_PLAN, current
 
@@ -31,20 +32,6 @@ _COUNTS_ROWS: Final = Version("0.6.7.post2")
 
 _DIVIDES_ROWS: Final = Version("0.7.0.post1")
 """The first FlashInfer whose decode wrapper compares their quotient with the rows of a request (decode.py:2853)."""
-
-
-def _lengths(indptr: torch.Tensor, last_page_len: torch.Tensor, page_size: int) -> torch.Tensor:
-    """Return the lengths of requests from their numbers of pages, as a plan does (flashinfer/page.py, get_seq_lens).
-
-    A request without pages has the length of its last page; in a kernel it is 0 (include/flashinfer/page.cuh).
-    """
-    return (indptr.diff() - 1).clamp(min=0) * page_size + last_page_len
-
-
-def _page_ids(indices: torch.Tensor, begin: int, count: int) -> torch.Tensor:
-    """Return `count` page ids from index `begin` on, read by address as a kernel does, even past the end."""
-    ids = (ctypes.c_int32 * count).from_address(indices.data_ptr() + begin * indices.itemsize)
-    return torch.tensor(ids[:], dtype=torch.int32)
 
 
 def pack(mask: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,59 +50,6 @@ def pack(mask: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.
 def _bits(flags: torch.Tensor) -> torch.Tensor:
     padded = torch.nn.functional.pad(flags, (0, -len(flags) % _BYTE)).view(-1, _BYTE)
     return (padded << torch.arange(_BYTE)).sum(dim=1).to(torch.uint8)
-
-
-def attend(
-    *,
-    out: torch.Tensor,
-    query: torch.Tensor,
-    kv_cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
-    qo_indptr: torch.Tensor,
-    indptr: torch.Tensor,
-    indices: torch.Tensor,
-    last_page_len: torch.Tensor,
-    planned_indptr: torch.Tensor,
-    planned_lengths: torch.Tensor,
-    page_size: int,
-    by_plan: bool,
-    masks: torch.Tensor | None = None,
-    mask_indptr: torch.Tensor | None = None,
-    **layer: Any,
-) -> None:
-    """Attend to a paged cache as FlashInfer's kernels of a planned batch do; all metadata is int32 on the device.
-
-    Request b has the rows of `query` from qo_indptr[b] on, and the pages of `indices` from indptr[b] on; its last page
-    has last_page_len[b] keys. FA3 takes lengths and pages from its plan alone (`by_plan`). FA2 takes them from the
-    batch, but sees no page beyond the planned ones, which make up its chunks of keys (FlashInfer 0.7.2:
-    include/flashinfer/attention/scheduler.cuh and prefill.cuh). `masks` is uint8 with a bit for each row and key; the
-    bits of request b begin with byte mask_indptr[b]. `layer` are arguments of the native kernel.
-    """
-    if by_plan:
-        indptr, lengths = planned_indptr, planned_lengths
-    else:
-        planned = (planned_lengths + page_size - 1) // page_size * page_size
-        lengths = torch.minimum(_lengths(indptr, last_page_len, page_size), planned) * (indptr.diff() > 0)
-    counts = ((lengths + page_size - 1) // page_size).tolist()
-    table = torch.zeros(len(counts), max(counts, default=0), dtype=torch.int32)
-    for row, (begin, count) in enumerate(zip(indptr.tolist()[:-1], counts, strict=True)):
-        table[row, :count] = _page_ids(indices, begin, count)
-    trtllm_batch_context_with_kv_cache(
-        # The output's dtype can represent every float8.
-        query=query if query.itemsize > 1 else query.to(out.dtype),
-        kv_cache=kv_cache,
-        workspace_buffer=query,
-        block_tables=table,
-        seq_lens=lengths,
-        max_q_len=0,
-        max_kv_len=0,
-        batch_size=len(counts),
-        cum_seq_lens_q=qo_indptr,
-        cum_seq_lens_kv=indptr,
-        out=out,
-        packed_custom_mask=masks,
-        mask_indptr=mask_indptr,
-        **layer,
-    )
 
 
 class PlannedWrapper:
@@ -193,10 +127,10 @@ class PlannedWrapper:
         version = current(self.owner).flashinfer
         return version is None or version >= first
 
-    def _check_rows(self, rows: int) -> None:
-        """Raise ValueError for other rows of queries than planned, as FlashInfer does."""
-        if self._since(_COUNTS_ROWS) and rows != self._qo_indptr_last:
-            raise ValueError(f"q.shape[0] ({rows}) does not match qo_indptr[-1] ({self._qo_indptr_last})")
+    def _refused(self, rows: int) -> dict[str, int]:
+        """Return the rows that a plan is for, unless a run takes queries of this number of rows."""
+        accepted = not self._since(_COUNTS_ROWS) or rows == self._qo_indptr_last
+        return {} if accepted else {"planned_rows": self._qo_indptr_last}
 
     @property
     def _window(self) -> int:
@@ -210,14 +144,9 @@ class PlannedWrapper:
         return self._backend != "fa2" and same and torch.cuda.get_device_capability() == _HOPPER
 
     def _launch(self, given: dict[str, Any], out_dtype: torch.dtype, scale: float, **more: Any) -> Any:
-        query, cache, out, lse = given["q"], given["paged_kv_cache"], given["out"], given["lse"]
+        query, cache, out, lse = given["q"], self._in_pages(given["paged_kv_cache"]), given["out"], given["lse"]
         if self._logits_soft_cap:
             raise NotImplementedError("no stand-in of FlashInfer's wrappers has soft caps")
-        if not isinstance(cache, torch.Tensor):
-            # A pool of tokens is one of pages of one token (flashinfer/utils.py, _expand_4d).
-            cache = tuple(
-                part.unsqueeze(1 if self._kv_layout == "NHD" else 2) if part.ndim == _TOKENS else part for part in cache
-            )
         out = torch.empty(query.shape, dtype=out_dtype) if out is None else out
         if given["return_lse"]:
             lse = more["lse"] = torch.empty(query.shape[:2], dtype=torch.float32) if lse is None else lse
@@ -227,32 +156,38 @@ class PlannedWrapper:
                 raise ValueError(f"{name} is {found.dtype}, but the wrapper was planned for {due}")
         if out.shape != query.shape:
             raise ValueError(f"out is {tuple(out.shape)}, and q {tuple(query.shape)}")
-        name = f"{self.owner}.run"
-        current(name).launch(
-            Op(name, attend, frozenset({"out", "lse"} & {"out", *more}), own=True),
-            {
-                "out": out,
-                "query": query,
-                "kv_cache": cache,
-                "qo_indptr": self._qo_indptr_buf,
-                "indptr": self._paged_kv_indptr_buf,
-                "indices": self._paged_kv_indices_buf,
-                "last_page_len": self._paged_kv_last_page_len_buf,
-                "planned_indptr": self._planned_indptr,
-                "planned_lengths": self._planned_lengths,
-                "page_size": self._page_size,
-                "by_plan": self._by_plan,
-                "bmm1_scale": scale,
-                "bmm2_scale": given["v_scale"] or 1.0,
-                "window_left": self._window,
-                **({} if self._custom_mask_buf is None else self._masks()),
-                "kv_layout": self._kv_layout,
-                "causal": self._causal,
-                **more,
-            },
-        )
+        op = PAGED_RUNS[f"{self.owner}.run"]
+        arguments = {
+            "out": out,
+            "q": query,
+            "paged_kv_cache": cache,
+            "qo_indptr": self._qo_indptr_buf,
+            "paged_kv_indptr": self._paged_kv_indptr_buf,
+            "paged_kv_indices": self._paged_kv_indices_buf,
+            "paged_kv_last_page_len": self._paged_kv_last_page_len_buf,
+            "planned_indptr": self._planned_indptr,
+            "planned_lengths": self._planned_lengths,
+            "page_size": self._page_size,
+            "sm_scale": scale,
+            "causal": self._causal,
+            "kv_layout": self._kv_layout,
+            **({"by_plan": True} if self._by_plan else {}),
+            **({"v_scale": given["v_scale"]} if given["v_scale"] else {}),
+            **({"window_left": self._window} if self._window >= 0 else {}),
+            **({} if self._custom_mask_buf is None else self._masks()),
+            **more,
+        }
+        self._run(op, arguments)
         assert isinstance(out, torch.Tensor)
         return (out, lse) if given["return_lse"] else out
+
+    def _run(self, op: Op, arguments: dict[str, Any]) -> None:
+        """Launch a run. Raises ValueError for other rows than planned: FlashInfer refuses them, and no kernel does."""
+        planned, rows = arguments.get("planned_rows"), arguments["q"].shape[0]
+        with nullcontext() if planned is None else suppress(ValueError):
+            # One that is refused is launched for the record.
+            current(op.name).launch(op, arguments)
+        check_rows(rows, rows if planned is None else planned)
 
     def _in_pages(self, cache: Any) -> Any:
         """Return a pool of tokens as one of pages of one token (flashinfer/utils.py, _expand_4d)."""
@@ -261,7 +196,7 @@ class PlannedWrapper:
         return tuple(part.unsqueeze(1 if self._kv_layout == "NHD" else 2) for part in cache)
 
     def _masks(self) -> dict[str, Any]:
-        return {"masks": self._custom_mask_buf, "mask_indptr": self._mask_indptr_buf}
+        return {"packed_custom_mask": self._custom_mask_buf, "mask_indptr": self._mask_indptr_buf}
 
     def _scale(self, given: dict[str, Any]) -> float:
         """Return the factor of logits, with the scales of queries and keys of any dtype (0.7.2: decode.py:2907)."""
@@ -294,7 +229,9 @@ class BatchPrefillWithPagedKVCacheWrapper(PlannedWrapper):
         with outside():
             if self._use_cuda_graph:
                 self._check_buffers(starts, indices)
-            lengths = _lengths(indptr, last, given["page_size"]) if given["seq_lens"] is None else given["seq_lens"]
+            lengths = (
+                lengths_of_pages(indptr, last, given["page_size"]) if given["seq_lens"] is None else given["seq_lens"]
+            )
             self._keep(given, lengths, indptr)
             self._qo_indptr_last = int(starts[-1])
             mask = given["custom_mask"]
@@ -341,8 +278,7 @@ class BatchPrefillWithPagedKVCacheWrapper(PlannedWrapper):
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the plan on queries [tokens, heads, dim]."""
         given = self._given("run", args, kwargs)
-        self._check_rows(given["q"].shape[0])
-        return self._launch(given, self._out_dtype, self._scale(given))
+        return self._launch(given, self._out_dtype, self._scale(given), **self._refused(given["q"].shape[0]))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the plan with other scalars."""
@@ -424,13 +360,10 @@ class BatchDecodeWithPagedKVCacheWrapper(PlannedWrapper):
         """Run the plan on queries [batch * q_len_per_req, heads, dim]. Sinks are ignored, as by FA2 and FA3."""
         given = self._given("run", args, kwargs)
         rows, batch = given["q"].shape[0], len(self._planned_lengths)
-        if self._since(_DIVIDES_ROWS):
-            wrong = bool(batch) and rows // batch != self._q_len
-        else:
-            wrong = self._since(_COUNTS_ROWS) and rows != self._q_len * batch
-        if wrong:
-            raise ValueError(f"q has {rows} rows, but {self._q_len} per request were planned, for {batch}")
-        return self._launch(given, self._out_dtype, self._scale(given))
+        self._qo_indptr_last = self._q_len * batch
+        accepted = self._since(_DIVIDES_ROWS) and (not batch or rows // batch == self._q_len)
+        refused = {} if accepted else self._refused(rows)
+        return self._launch(given, self._out_dtype, self._scale(given), **refused)
 
     def _begin(self, given: dict[str, Any], lengths: torch.Tensor | None) -> torch.Tensor:
         """Check a batch and store its plan. Returns its lengths."""
@@ -444,7 +377,7 @@ class BatchDecodeWithPagedKVCacheWrapper(PlannedWrapper):
             host = given.get("global_override_indptr_cpu")
             host = indptr if host is None else host
             if lengths is None:
-                lengths = _lengths(host, last, given["page_size"])
+                lengths = lengths_of_pages(host, last, given["page_size"])
             self._keep(given, lengths, host)
             self._qo_indptr_buf = torch.arange(batch + 1, dtype=torch.int32) * stride
         self._q_len, self._causal = stride, True

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.interface.backend import Op
-from attnfuzz.kernels.releases.flash_attention import FORWARD, PACKED, attend, really_causal, schedule_of
+from attnfuzz.kernels.releases.flash_attention import VARLEN, WITH_CACHE, check_window, schedule_of
 from attnfuzz.kernels.releases.stand_ins import current
 
 Results = torch.Tensor | tuple[torch.Tensor, torch.Tensor, None, None]
@@ -45,25 +44,6 @@ _TAKEN: Final = {
 _TAKEN_PACKED: Final = _TAKEN | {"k", "v", "cu_seqlens_k", "max_seqlen_k"}
 
 
-def _attend_to_latents(*, q: torch.Tensor, qv: torch.Tensor, **others: Any) -> None:
-    """Attend to latents k [pages, slots, 1, rank + rope], which begin with values v: logits are qv * v + q * the rest.
-
-    q [rows, heads, rope], qv [rows, heads, rank].
-    """
-    attend(q=torch.cat((qv, q), dim=-1), **others)
-
-
-def _latents(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Return whole rows of a cache from their last part and their first one [pages, slots, 1, dim]."""
-    rank, rope = v.shape[-1], k.shape[-1]
-    if k.data_ptr() != v.data_ptr() + rank * v.itemsize or k.stride() != v.stride():
-        raise NotImplementedError("the stand-in of FlashAttention needs keys behind values")
-    return v.as_strided((*v.shape[:-1], rank + rope), v.stride())
-
-
-LATENT: Final = Op("flash_attn_with_kvcache", _attend_to_latents, frozenset({"out", "lse"}), own=True)
-
-
 def _bound(signature: inspect.Signature, taken: set[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Return the arguments by name. Raises TypeError for one that the library lacks, NotImplementedError for ours."""
     given = signature.bind(*args, **kwargs)
@@ -74,19 +54,13 @@ def _bound(signature: inspect.Signature, taken: set[str], args: tuple[Any, ...],
     return given.arguments
 
 
-def _mask(given: Mapping[str, Any], *, paged: bool) -> dict[str, Any]:
+def _mask(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the mask of a call, as the ops take it."""
     window = given["window_size"] or (-1, -1)
-    causal = really_causal(
-        causal=bool(given["causal"]),
-        max_seqlen_q=given["max_seqlen_q"],
-        window=window,
-        head_dim=given["q"].shape[-1],
-        paged=paged,
-    )
-    if window[0] >= 0 and not causal:
-        raise NotImplementedError("no stand-in of FlashAttention has windows with keys after a row's own")
-    return {"causal": causal, "window_left": window[0]}
+    check_window(causal=bool(given["causal"]), window=window)
+    # The others are the defaults of the ops.
+    sides = {name: side for name, side in zip(("window_left", "window_right"), window, strict=True) if side != -1}
+    return {"causal": bool(given["causal"]), **sides}
 
 
 def _results(given: Mapping[str, Any], dim: int) -> dict[str, torch.Tensor]:
@@ -117,23 +91,15 @@ def flash_attn_with_kvcache(*args: Any, **kwargs: Any) -> Results:
     _check(given)
     made = _results(given, given["v_cache"].shape[-1])
     latent = given["qv"] is not None
-    op = LATENT if latent else FORWARD
-    arguments = {
-        **made,
-        "q": given["q"],
-        **({"qv": given["qv"]} if latent else {}),
-        "k": _latents(given["k_cache"], given["v_cache"]) if latent else given["k_cache"],
-        "v": given["v_cache"],
-        "cu_seqlens_q": given["cu_seqlens_q"],
-        "seqused_k": given["cache_seqlens"],
-        "page_table": given["page_table"],
-        "scheduler_metadata": given["scheduler_metadata"],
-        "num_splits": given["num_splits"] or 0,
-        "softmax_scale": given["softmax_scale"],
-        "s_aux": given["sinks"],
-        **_mask(given, paged=True),
-    }
-    current(op.name).launch(op, arguments)
+    names = (
+        # In the order of the parts of latents.
+        *(("qv", "q", "v_cache", "k_cache") if latent else ("q", "k_cache", "v_cache")),
+        *("page_table", "cache_seqlens", "cu_seqlens_q", "max_seqlen_q", "softmax_scale"),
+    )
+    optional = {name: given[name] for name in ("sinks", "scheduler_metadata") if given[name] is not None}
+    splits = {"num_splits": given["num_splits"]} if given["num_splits"] else {}
+    arguments = {**made, **{name: given[name] for name in names}, **optional, **splits, **_mask(given)}
+    current(WITH_CACHE.name).launch(WITH_CACHE, arguments)
     return (made["out"], made["lse"], None, None) if given["return_softmax_lse"] else made["out"]
 
 
@@ -143,19 +109,9 @@ def flash_attn_varlen_func(*args: Any, **kwargs: Any) -> Results:
     if given["sinks"] is not None:
         raise NotImplementedError("no stand-in of FlashAttention on packed keys has sinks")
     made = _results(given, given["v"].shape[-1])
-    arguments = {
-        **made,
-        "query": given["q"],
-        "key": given["k"],
-        "value": given["v"],
-        "cum_seq_lens_q": given["cu_seqlens_q"],
-        "cum_seq_lens_kv": given["cu_seqlens_k"],
-        "max_q_len": given["max_seqlen_q"],
-        "max_kv_len": given["max_seqlen_k"],
-        "scale": given["softmax_scale"],
-        **_mask(given, paged=False),
-    }
-    current(PACKED.name).launch(PACKED, arguments)
+    names = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "softmax_scale")
+    arguments = {**made, **{name: given[name] for name in names}, **_mask(given)}
+    current(VARLEN.name).launch(VARLEN, arguments)
     return (made["out"], made["lse"], None, None) if given["return_softmax_lse"] else made["out"]
 
 

@@ -11,6 +11,7 @@ from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.libraries.interpreted import DTYPES
 from attnfuzz.kernels.libraries.torch_sdpa import SDPA
 from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.releases import flash_attention, planned_runs
 from attnfuzz.kernels.sglang import triton
 from attnfuzz.kernels.sglang.flash_attention import LIBRARY as FLASH_ATTENTION
 from attnfuzz.kernels.sglang.orders import orders_of
@@ -189,6 +190,7 @@ _KINDS: Final = (
         "FlashAttentionBackend",
         "FlashAttentionMultiStepBackend",
         structs.replace(_COMMON, page_sizes=(1, 16, 32, 64, 128), windows=True, sinks=True, attention_chunks=True),
+        ops=lambda: (*NATIVE.ops(), *flash_attention.OPS),
         libraries=FLASH_ATTENTION,
         calibrated="trtllm_mha",
         captured_v2=Version("0.5.23"),
@@ -199,6 +201,7 @@ _KINDS: Final = (
         "FlashAttentionBackend",
         "FlashAttentionMultiStepBackend",
         structs.replace(_COMMON, latent=True, max_head_dim=576, page_sizes=(1, 16, 32, 64)),
+        ops=lambda: (*NATIVE.ops(), *flash_attention.OPS),
         libraries=FLASH_ATTENTION,
         option="fa3",
         calibrated="trtllm_mla",
@@ -211,6 +214,7 @@ _KINDS: Final = (
         "FlashInferMultiStepDraftBackend",
         # FlashInfer compiles FA2 for these head dims.
         structs.replace(_COMMON, page_sizes=_ANY_PAGES, head_dims=(64, 128, 256), windows=True, masks=_TREES),
+        ops=lambda: (*NATIVE.ops(), *planned_runs.OPS),
         calibrated="trtllm_mha",
         captured_v2=Version("0.5.14"),
         # It asserts that there is one wrapper (flashinfer_backend.py:241).

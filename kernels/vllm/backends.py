@@ -16,6 +16,7 @@ from attnfuzz.kernels.libraries.vllm_cpu import ATTENTION as CPU_KERNELS
 from attnfuzz.kernels.libraries.vllm_cpu import why_not_here
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.releases import flash_attention, planned_runs
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.project import Project
@@ -25,9 +26,9 @@ from attnfuzz.kernels.vllm.config import drafting
 from attnfuzz.kernels.vllm.cpu.kernels import OPS as CPU_OPS
 from attnfuzz.kernels.vllm.cpu.project import VLLM_CPU, library_of
 from attnfuzz.kernels.vllm.dcp.kernels import OPS as OPS_OF_RANKS
-from attnfuzz.kernels.vllm.hopper import XQA
+from attnfuzz.kernels.vllm.hopper import QUANTISE, XQA
 from attnfuzz.kernels.vllm.kinds import KINDS, BackendKind
-from attnfuzz.kernels.vllm.mla.kernels import OPS
+from attnfuzz.kernels.vllm.mla.kernels import MERGE, OPS
 from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.kernels.vllm.serving.traffic import as_prompts
 from attnfuzz.kernels.vllm.stand_ins import WRITE
@@ -133,7 +134,8 @@ class VllmBackend:
         if self.kind.interpreted:
             return {}
         own = OPS_OF_RANKS if self.kind.sharded and not self.capability.latent else OPS
-        return {op.name: op for op in (*NATIVE.ops(), WRITE, XQA, *own)}
+        shared = (*NATIVE.ops(), *flash_attention.OPS, *planned_runs.OPS, WRITE, XQA, QUANTISE, MERGE)
+        return {op.name: op for op in (*shared, *own)}
 
     def missing(self) -> str | None:
         """Return the packages that vLLM's modules lack, or the reason that native kernels can't be compiled."""

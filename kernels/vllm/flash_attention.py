@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.releases.flash_attention import FORWARD, PACKED, really_causal, schedule_of
+from attnfuzz.kernels.releases.flash_attention import VARLEN, check_window, schedule_of
 from attnfuzz.kernels.releases.stand_ins import current
 
 
@@ -41,22 +41,6 @@ _TAKEN: Final = {
 """The arguments of `fwd` that the stand-in uses, or that are the same in every call of vLLM."""
 
 
-_OF_PACKED: Final = {
-    "out": "out",
-    "query": "q",
-    "key": "k",
-    "value": "v",
-    "cum_seq_lens_q": "cu_seqlens_q",
-    "cum_seq_lens_kv": "cu_seqlens_k",
-    "max_q_len": "max_seqlen_q",
-    "max_kv_len": "max_seqlen_k",
-    "scale": "softmax_scale",
-    "causal": "causal",
-    "window_left": "window_left",
-}
-"""The arguments of `PACKED` among those of `fwd`."""
-
-
 def schedule(*args: Any) -> torch.Tensor:
     """Stand in for get_scheduler_metadata."""
     given = _SCHEDULE.bind(*args).arguments
@@ -71,28 +55,20 @@ def forward(*args: Any) -> tuple[Any, ...]:
             raise NotImplementedError(f"no stand-in of FlashAttention takes {name}")
     if given["softcap"] or given["cp_world_size"] != 1 or given["k"].dtype != given["q"].dtype:
         raise NotImplementedError("no stand-in of FlashAttention has soft caps, context parallelism or FP8")
-    given["causal"] = really_causal(
-        causal=given["causal"],
-        max_seqlen_q=given["max_seqlen_q"],
-        window=(given["window_left"], given["window_right"]),
-        head_dim=given["q"].shape[-1],
-        paged=given["page_table"] is not None,
-    )
-    if given["window_left"] >= 0 and not given["causal"]:
-        raise NotImplementedError("no stand-in of FlashAttention has windows with keys after a row's own")
+    check_window(causal=given["causal"], window=(given["window_left"], given["window_right"]))
     query, out = given["q"], given["out"]
     lse = torch.empty(query.shape[1], query.shape[0], dtype=torch.float32)
+    names = ["out", "q", "k", "v", "cu_seqlens_q", "max_seqlen_q", "max_seqlen_k", "softmax_scale", "causal"]
     if given["page_table"] is None:
         if given["s_aux"] is not None:
             raise NotImplementedError("no stand-in of FlashAttention on packed keys has sinks")
-        arguments = {ours: given[name] for ours, name in _OF_PACKED.items()}
-        current(PACKED.name).launch(PACKED, {"lse": lse, **arguments})
+        names.append("cu_seqlens_k")
     else:
-        names = (
-            *("out", "q", "k", "v", "cu_seqlens_q", "seqused_k", "page_table", "scheduler_metadata", "num_splits"),
-            *("softmax_scale", "causal", "window_left", "s_aux"),
-        )
-        current(FORWARD.name).launch(FORWARD, {"lse": lse, **{name: given[name] for name in names}})
+        names += ["seqused_k", "page_table"]
+        names += [name for name in ("scheduler_metadata", "s_aux") if given[name] is not None]
+        names += ["num_splits"] if given["num_splits"] else []
+    names += [name for name in ("window_left", "window_right") if given[name] != -1]
+    current(VARLEN.name).launch(VARLEN, {"lse": lse, **{name: given[name] for name in names}})
     return out, lse, None, None
 
 

@@ -94,7 +94,7 @@ _OF_BOTH: Final = (
 """The arguments that both functions have."""
 
 XQA: Final = Op(
-    "xqa_batch_decode_with_kv_cache", xqa_batch_decode_with_kv_cache, frozenset({"out", "workspace_buffer"}), own=True
+    "xqa_batch_decode_with_kv_cache", xqa_batch_decode_with_kv_cache, frozenset({"out", "workspace_buffer"})
 )
 
 
@@ -104,10 +104,11 @@ def quantise_query(result: torch.Tensor, query: torch.Tensor, scale: torch.Tenso
     current(QUANTISE.name).launch(QUANTISE, {"result": result, "query": query, "scale": scale})
 
 
-def _quantise(*, result: torch.Tensor, query: torch.Tensor, scale: torch.Tensor) -> None:
+def static_scaled_fp8_quant(*, result: torch.Tensor, query: torch.Tensor, scale: torch.Tensor) -> None:
+    """Write query / scale to `result`, rounded to FP8."""
     largest = torch.finfo(result.dtype).max
     result.copy_((query.float() / scale).clamp(-largest, largest).to(result.dtype))
 
 
-QUANTISE: Final = Op("static_scaled_fp8_quant", _quantise, frozenset({"result"}), own=True)
+QUANTISE: Final = Op("static_scaled_fp8_quant", static_scaled_fp8_quant, frozenset({"result"}))
 """vLLM's kernel, which is compiled for GPUs (csrc/quantization/w8a8/fp8/common.cu)."""

@@ -58,7 +58,10 @@ SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
     },
     # Functions of a Runner that yield rows of `attnfuzz doctor`.
     "attnfuzz.examinations": {"defects": "attnfuzz.harness.defects.examined:planted_defects"},
-    "attnfuzz.functions": {"flashinfer": "attnfuzz.kernels.entry_points.catalogue:ENTRY_POINTS"},
+    "attnfuzz.functions": {
+        "flashinfer": "attnfuzz.kernels.entry_points.catalogue:ENTRY_POINTS",
+        "releases": "attnfuzz.kernels.releases.entry_points:ENTRY_POINTS",
+    },
     "attnfuzz.planned_runs": {"flashinfer": "attnfuzz.harness.dumps.planned_runs"},
     "attnfuzz.planted": {"defects": "attnfuzz.kernels.defects.catalogue"},
     "attnfuzz.scripts.flashinfer": {"library_ops": "attnfuzz.kernels.gpu.library_ops"},

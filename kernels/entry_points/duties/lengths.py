@@ -76,20 +76,20 @@ def keys(call: Attention) -> Iterator[Breach]:
     if negative:
         length = call.spans[negative[0]].kv_len
         text = (
-            f"seq_lens[{negative[0]}] is {length}{and_others(negative)}: read as the unsigned number that "
+            f"{call.lengths}[{negative[0]}] is {length}{and_others(negative)}: read as the unsigned number that "
             f"the docstring promises, it is {length % (1 << 32)} keys"
         )
-        yield Breach(("seq_lens",), text, _UNSIGNED, negative[0])
+        yield Breach((call.lengths,), text, _UNSIGNED, negative[0])
     yield from _packed(call)
     yield from _cumulative_kv(call)
     yield from _mirrors(call)
     long = [request for request, span in enumerate(call.spans) if span.kv_len > call.max_kv.value]
     if long:
         text = (
-            f"seq_lens[{long[0]}] is {call.spans[long[0]].kv_len}, but {call.max_kv.name} is {call.max_kv.value}"
+            f"{call.lengths}[{long[0]}] is {call.spans[long[0]].kv_len}, but {call.max_kv.name} is {call.max_kv.value}"
             f"{and_others(long)}: grid and scratch sizes follow from the stated maximum"
         )
-        yield Breach(("seq_lens", call.max_kv.name), text, _LONGEST_KV, long[0])
+        yield Breach((call.lengths, call.max_kv.name), text, _LONGEST_KV, long[0])
 
 
 def _packed(call: Attention) -> Iterator[Breach]:
@@ -106,11 +106,12 @@ def _packed(call: Attention) -> Iterator[Breach]:
     if outside:
         span = call.spans[outside[0]]
         text = (
-            f"cum_seq_lens_kv and seq_lens put the keys of request {outside[0]} in rows {span.first_key} to "
-            f"{span.first_key + span.kv_len - 1}, but {listed(names)} {'have' if len(names) > 1 else 'has'} "
+            f"{listed(call.key_places)} {'put' if len(call.key_places) > 1 else 'puts'} the keys of request "
+            f"{outside[0]} in rows {span.first_key} to {span.first_key + span.kv_len - 1}, but {listed(names)} "
+            f"{'have' if len(names) > 1 else 'has'} "
             f"{rows}{and_others(outside)}: they are read out of bounds"
         )
-        yield Breach(("cum_seq_lens_kv", "seq_lens", *names), text, _CUM_KV, outside[0])
+        yield Breach((*call.key_places, *names), text, _CUM_KV, outside[0])
 
 
 def _cumulative_kv(call: Attention) -> Iterator[Breach]:
@@ -127,10 +128,10 @@ def _cumulative_kv(call: Attention) -> Iterator[Breach]:
     if differing:
         at = differing[0]
         text = (
-            f"{call.cum_kv} gives request {at} {ends[at + 1] - ends[at]} keys, seq_lens[{at}] is "
+            f"{call.cum_kv} gives request {at} {ends[at + 1] - ends[at]} keys, {call.lengths}[{at}] is "
             f"{call.spans[at].kv_len}{and_others(differing)}: which one is used depends on the kernel"
         )
-        yield Breach((call.cum_kv, "seq_lens"), text, _CUM_KV, at)
+        yield Breach((call.cum_kv, call.lengths), text, _CUM_KV, at)
 
 
 def _counts_pages(call: Attention, ends: Sequence[int]) -> bool:

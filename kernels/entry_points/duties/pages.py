@@ -30,10 +30,11 @@ def table(call: Attention) -> Iterator[Breach]:
     if cut:
         length = call.spans[cut[0]].kv_len
         text = (
-            f"seq_lens[{cut[0]}] is {length}, but a row of {call.table} has {columns} columns, for {columns} pages of "
-            f"{call.pool.page_size} tokens{and_others(cut)}: its other page ids are read past the end of its row"
+            f"{call.lengths}[{cut[0]}] is {length}, but a row of {call.table} has {columns} columns, for {columns} "
+            f"pages of {call.pool.page_size} tokens{and_others(cut)}: its other page ids are read past the end of its "
+            "row"
         )
-        yield Breach(("seq_lens", call.table), text, _TABLE, cut[0])
+        yield Breach((call.lengths, call.table), text, _TABLE, cut[0])
     strays = {request: _strays(span, call.pool, call.window_left) for request, span in spans}
     astray = [request for request, columns in strays.items() if columns]
     if astray:

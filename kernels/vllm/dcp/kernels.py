@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.interface.backend import Op
-from attnfuzz.kernels.native.ops import NATIVE, trtllm_ragged_attention_deepseek
+from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.releases.planned_runs import RAGGED_RUN
 from attnfuzz.kernels.releases.recording import outside
 from attnfuzz.kernels.releases.stand_ins import current
 
@@ -30,10 +30,6 @@ def _without_empty_requests(kernel: Callable[..., Any]) -> Callable[..., Any]:
             result[rows] = kept
 
     return attend
-
-
-OPS: Final = tuple(replace(op, function=_without_empty_requests(op.function)) for op in (NATIVE.context, NATIVE.decode))
-"""Replacements of the native kernels, which write zeros and an LSE of -inf to such rows."""
 
 
 class BatchPrefillWithRaggedKVCacheWrapper:
@@ -82,41 +78,21 @@ class BatchPrefillWithRaggedKVCacheWrapper:
         packed = {
             "out": out,
             "lse": lse,
-            "query": q,
-            "key": k,
-            "value": v,
-            "starts": self._starts,
-            "key_starts": self._key_starts,
-            "scale": self._sm_scale,
-            "window_left": self._window_left,
+            "q": q,
+            "k": k,
+            "v": v,
+            "qo_indptr": self._starts,
+            "kv_indptr": self._key_starts,
+            "sm_scale": self._sm_scale,
             "causal": self._causal,
+            "leaves_empty_rows": True,
+            **({"window_left": self._window_left} if self._window_left >= 0 else {}),
         }
-        current(RAGGED.name).launch(RAGGED, packed)
+        current(RAGGED_RUN.name).launch(RAGGED_RUN, packed)
         return (out, lse) if return_lse else out
 
 
-def _attend_to_packed(
-    *, starts: torch.Tensor, key_starts: torch.Tensor, scale: float, causal: bool, query: torch.Tensor, **given: Any
-) -> None:
-    trtllm_ragged_attention_deepseek(
-        query=query,
-        workspace_buffer=query,
-        seq_lens=key_starts.diff(),
-        max_q_len=0,
-        max_kv_len=0,
-        bmm1_scale=scale,
-        bmm2_scale=1.0,
-        o_sf_scale=1.0,
-        batch_size=len(starts) - 1,
-        cum_seq_lens_q=starts,
-        cum_seq_lens_kv=key_starts,
-        enable_pdl=False,
-        is_causal=causal,
-        return_lse=True,
-        **given,
-    )
+_ATTENTION: Final = (NATIVE.context, NATIVE.decode)
 
-
-RAGGED: Final = Op(
-    f"{BatchPrefillWithRaggedKVCacheWrapper.__name__}.run", _attend_to_packed, frozenset({"out", "lse"}), own=True
-)
+OPS: Final = (*(replace(op, function=_without_empty_requests(op.function)) for op in _ATTENTION), RAGGED_RUN)
+"""The run of that wrapper; replacements of native kernels, which write zeros and an LSE of -inf to such rows."""

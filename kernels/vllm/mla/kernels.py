@@ -11,7 +11,7 @@ import torch
 from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.native import transform_ops, write_ops
 from attnfuzz.kernels.native.ops import trtllm_batch_decode_with_kv_cache_mla
-from attnfuzz.kernels.releases.flash_attention import PACKED
+from attnfuzz.kernels.releases.flash_attention import VARLEN
 from attnfuzz.kernels.releases.recording import outside
 from attnfuzz.kernels.releases.stand_ins import MULTIPROCESSORS, current, entry
 
@@ -41,19 +41,19 @@ def flash_attn_varlen_func(
     if out is None:
         out = torch.empty(*q.shape[:-1], v.shape[-1], dtype=q.dtype)
     lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32)
-    current(PACKED.name).launch(
-        PACKED,
+    current(VARLEN.name).launch(
+        VARLEN,
         {
             "out": out,
             "lse": lse,
-            "query": q,
-            "key": k,
-            "value": v,
-            "cum_seq_lens_q": cu_seqlens_q,
-            "cum_seq_lens_kv": cu_seqlens_k,
-            "max_q_len": max_seqlen_q,
-            "max_kv_len": max_seqlen_k,
-            "scale": softmax_scale,
+            "q": q,
+            "k": k,
+            "v": v,
+            "cu_seqlens_q": cu_seqlens_q,
+            "cu_seqlens_k": cu_seqlens_k,
+            "max_seqlen_q": max_seqlen_q,
+            "max_seqlen_k": max_seqlen_k,
+            "softmax_scale": softmax_scale,
             "causal": causal,
         },
     )
@@ -80,7 +80,7 @@ def _write(
 WRITE: Final = Op("concat_and_cache_mla", write_ops.concat_and_cache_mla, frozenset({"kv_cache"}))
 
 
-def _gather(
+def copy_tokens(
     *,
     src_cache: torch.Tensor,
     dst: torch.Tensor,
@@ -139,7 +139,7 @@ def gather(
     )
 
 
-GATHER: Final = Op("gather_and_maybe_dequant_cache", _gather, frozenset({"dst"}), own=True)
+GATHER: Final = Op("gather_and_maybe_dequant_cache", copy_tokens, frozenset({"dst"}))
 
 
 def gather_on_rank(
@@ -161,14 +161,15 @@ def gather_on_rank(
     current(GATHER_ON_RANK.name).launch(GATHER_ON_RANK, arguments)
 
 
-def _gather_on_rank(*, src_cache: torch.Tensor, dst: torch.Tensor, **rows: Any) -> None:
+def copy_rank_tokens(*, src_cache: torch.Tensor, dst: torch.Tensor, **rows: Any) -> None:
+    """Copy tokens of each request from pages of `src_cache` [pages, slots, dim] to rows of `dst` [tokens, dim]."""
     transform_ops.gather_cache(src_cache.unsqueeze(2), dst.unsqueeze(1), **rows)
 
 
-GATHER_ON_RANK: Final = Op("cp_gather_cache", _gather_on_rank, frozenset({"dst"}), own=True)
+GATHER_ON_RANK: Final = Op("cp_gather_cache", copy_rank_tokens, frozenset({"dst"}))
 
 
-def _merge(
+def merge_states(
     *,
     output: torch.Tensor,
     output_lse: torch.Tensor | None = None,
@@ -226,7 +227,7 @@ def merge(
     current(MERGE.name).launch(MERGE, arguments)
 
 
-MERGE: Final = Op("merge_attn_states", _merge, frozenset({"output", "output_lse"}), own=True)
+MERGE: Final = Op("merge_attn_states", merge_states, frozenset({"output", "output_lse"}))
 
 
 def _decode(
@@ -326,7 +327,7 @@ DECODE: Final = Op(
 """FlashInfer's function of this name, which supports packed queries from 0.6.14 on."""
 
 
-def _concat(*, k: torch.Tensor, k_nope: torch.Tensor, k_pe: torch.Tensor) -> None:
+def join_halves(*, k: torch.Tensor, k_nope: torch.Tensor, k_pe: torch.Tensor) -> None:
     """Write k_nope [tokens, heads, nope] and k_pe [tokens, 1, rope] side by side to k [tokens, heads, nope + rope]."""
     k[..., : k_nope.shape[-1]] = k_nope
     k[..., k_nope.shape[-1] :] = k_pe
@@ -337,7 +338,7 @@ def concat(k: torch.Tensor, k_nope: torch.Tensor, k_pe: torch.Tensor) -> None:
     current(CONCAT.name).launch(CONCAT, {"k": k, "k_nope": k_nope, "k_pe": k_pe})
 
 
-CONCAT: Final = Op("concat_mla_k", _concat, frozenset({"k"}), own=True)
+CONCAT: Final = Op("concat_mla_k", join_halves, frozenset({"k"}))
 
 
 def replace_latent_kernels(backend: Any) -> None:
@@ -353,5 +354,5 @@ def replace_latent_kernels(backend: Any) -> None:
     own.flashinfer_concat_mla_k = concat
 
 
-OPS: Final = (DECODE, WRITE, GATHER, GATHER_ON_RANK, MERGE, PACKED, CONCAT)
+OPS: Final = (DECODE, WRITE, GATHER, GATHER_ON_RANK, MERGE, VARLEN, CONCAT)
 """The stand-ins. DECODE replaces the native decode, which has no packed queries."""

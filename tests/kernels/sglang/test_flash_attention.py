@@ -26,11 +26,11 @@ STEP = Step(mode=Mode.DECODE, requests=(Request(0, 1, 1),), padded_tokens=1, tok
 
 
 @pytest.fixture(autouse=True)
-def _running(bench_of: Callable[[Case], Bench]) -> Iterator[None]:
-    """A release runs on a bench."""
-    bench = bench_of(Case(backend="trtllm_mha", geometry=GEOMETRY, steps=(STEP,)))
-    with below(Version("0.7.2"), bench, KernelsBelow(())):
-        yield
+def bench(bench_of: Callable[[Case], Bench]) -> Iterator[Bench]:
+    """The bench on which a release runs."""
+    made = bench_of(Case(backend="trtllm_mha", geometry=GEOMETRY, steps=(STEP,)))
+    with below(Version("0.7.2"), made, KernelsBelow(())):
+        yield made
 
 
 def ints(*values: int) -> torch.Tensor:
@@ -78,8 +78,8 @@ def test_a_stated_maximum_of_one_row_leaves_out_the_causal_mask_of_narrow_heads(
     torch.testing.assert_close(flash_attn_with_kvcache(**given), due(given, [seen, 6]))
 
 
-def test_queries_for_values_are_added_to_those_for_keys() -> None:
-    cache = torch.randn(3, PAGE, 1, 12)
+def test_queries_for_values_are_added_to_those_for_keys(bench: Bench) -> None:
+    cache = bench.memory.copy("cache", torch.randn(3, PAGE, 1, 12))
     parts = {"k_cache": cache[..., 8:], "v_cache": cache[..., :8]}
     given = arguments(4, 2, **parts, qv=torch.randn(2, 1, 8))
     whole = {**given, "q": torch.cat((given["qv"], given["q"]), dim=-1), "k_cache": cache}

@@ -3,7 +3,7 @@
 import torch
 
 from attnfuzz.kernels.native.ops import workspace_bytes
-from attnfuzz.kernels.releases.flash_attention import PACKED
+from attnfuzz.kernels.releases.flash_attention import VARLEN
 from attnfuzz.kernels.vllm.mla.kernels import DECODE, GATHER, MERGE
 from attnfuzz.kernels.vllm.mla.up_projection import UpProjection
 from attnfuzz.reference.geometry import Latent
@@ -98,17 +98,17 @@ def test_a_chunk_is_gathered_by_the_request_of_each_token() -> None:
 def test_flash_attention_gives_nothing_for_a_row_without_keys() -> None:
     query, key, value = (randn(3, HEADS, dim, dtype=torch.bfloat16) for dim in (8, 8, 4))
     out, lse = torch.full((3, HEADS, 4), torch.nan, dtype=torch.bfloat16), torch.full((HEADS, 3), torch.nan)
-    PACKED.function(
+    VARLEN.function(
         out=out,
         lse=lse,
-        query=query,
-        key=key,
-        value=value,
-        cum_seq_lens_q=torch.tensor([0, 2, 3], dtype=torch.int32),
-        cum_seq_lens_kv=torch.tensor([0, 3, 3], dtype=torch.int32),
-        max_q_len=2,
-        max_kv_len=3,
-        scale=1.0,
+        q=query,
+        k=key,
+        v=value,
+        cu_seqlens_q=torch.tensor([0, 2, 3], dtype=torch.int32),
+        cu_seqlens_k=torch.tensor([0, 3, 3], dtype=torch.int32),
+        max_seqlen_q=2,
+        max_seqlen_k=3,
+        softmax_scale=1.0,
         causal=False,
     )
     due, due_lse = attend(query[:2], key, value)
