@@ -35,9 +35,10 @@ _JUDGED_BY_ANSWER = frozenset(
 class Exporter:
     """A case that is run once more, to make scripts of it.
 
-    `seen` is its worst failure, None if it passes; `calls` are those of its last step, None if nothing was launched.
-    `not_run` is the reason why calls for a GPU were not run, "" if they were. A case that `failed` and has a
-    `recurrence` may pass this time. Scripts may include code from the user's files in `carry`.
+    `seen` is its worst failure, None if it passes, in the words of `failed` if it is the same; `calls` are those of its
+    last step, None if nothing was launched. `not_run` is the reason why calls for a GPU were not run, "" if they were.
+    A case that `failed` and has a `recurrence` may pass this time. Scripts may include code from the user's files in
+    `carry`.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Exporter:
             except Untraceable as obstacle:
                 raise CannotExport(str(obstacle)) from obstacle
         self._case, self._unsupported = case, verdict.unsupported
-        self.seen: Observation | None = next(iter(verdict.failures), failed)
+        self.seen = _in_words_of(failed, next(iter(verdict.failures), None))
         self._recurrence = recurrence
         # A run that passes has traced the calls of its last step.
         last = len(case.steps) - 1 if isinstance(case, Case) else -1
@@ -135,6 +136,14 @@ class Exporter:
     def _targets(self) -> list[Target]:
         on_gpu = resolve(self._case.backend).capability.device is Device.CUDA
         return sorted(Target, key=lambda target: (target is Target.FLASHINFER) != on_gpu)
+
+
+def _in_words_of(failed: Observation | None, seen: Observation | None) -> Observation | None:
+    """Return the failure that was seen now, in the words of the one before, which explain it, if they are the same."""
+    if failed is None or seen is None:
+        return seen or failed
+    same = all(getattr(failed, name) == getattr(seen, name) for name in ("kind", "place", "kernel", "step", "tier"))
+    return replace(seen, message=failed.message) if same else seen
 
 
 def _why_no_calls(seen: Observation | None, unsupported: str | None) -> str:

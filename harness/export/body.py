@@ -1,6 +1,7 @@
 """The calls of a case as the text of one Python function: buffers, calls, and expected results."""
 
 import ctypes
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -51,6 +52,9 @@ _TAKEN = frozenset(
     | {"compare_cache", "compare_lists", "compare_tensor", "result"}
 )
 """Names that a script defines and the function uses: buffers get others."""
+
+_SOURCE_LINE = re.compile(r".*\.py:\d+(_\d+)?")
+"""A buffer's name in a release: the line that requests it."""
 
 MOST_RUNS = 6
 """Maximum number of runs of equal elements for which content is written as runs."""
@@ -161,7 +165,7 @@ class _Writer:
         self._contents = contents
         self._buffers = {buffer.name: buffer for buffer in calls.buffers}
         taken = _TAKEN | set(dialect.names.values())
-        self._variables = variables(self._buffers, taken)
+        self._variables = variables(self._buffers, taken, _arguments_of(calls.calls))
         made = dict.fromkeys(name for call in calls.calls for name in (call.makes, call.graph) if name)
         named = variables(made, taken | set(self._variables.values()))
         self._library = LibrarySource(dialect.libraries, named, self._literal, self._copies)
@@ -342,6 +346,12 @@ class _Writer:
         if (view.offset, size) != (0, whole):
             text = f"{text}[{view.offset}:{view.offset + size}]"
         return text if len(view.shape) == 1 else f"{text}.view({', '.join(map(str, view.shape)) or '()'})"
+
+
+def _arguments_of(calls: Iterable[Call]) -> dict[str, str]:
+    """Return the argument that first gets each buffer that is named after a line of source."""
+    named = [(view.buffer, name) for call in calls for name, view in named_views(call.arguments)]
+    return {buffer: name for buffer, name in reversed(named) if _SOURCE_LINE.fullmatch(buffer)}
 
 
 def reached_by(calls: Iterable[Call]) -> set[str]:

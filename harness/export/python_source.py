@@ -4,8 +4,8 @@ import ast
 import inspect
 import keyword
 import re
-from collections.abc import Collection, Iterable
-from types import ModuleType
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType, ModuleType
 
 WIDTH = 100
 """Maximum line length in characters; longer items are not broken."""
@@ -30,12 +30,17 @@ def quoted(value: object) -> str:
     return f'"{inner}"' if isinstance(value, str) and text[0] == "'" and '"' not in inner else text
 
 
-def variables(names: Iterable[str], taken: Collection[str]) -> dict[str, str]:
-    """Return a unique Python name for each of `names`, neither a keyword nor among those `taken`."""
+def variables(
+    names: Iterable[str], taken: Collection[str], instead: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """Return a unique Python name for each of `names`, neither a keyword nor among those `taken`.
+
+    Those in `instead` get a name like the one there.
+    """
     found: dict[str, str] = {}
     used = set(taken)
     for name in names:
-        base = re.sub(r"\W", "_", name, flags=re.ASCII)
+        base = re.sub(r"\W", "_", instead.get(name, name), flags=re.ASCII)
         if not base or base[0].isdigit() or keyword.iskeyword(base):
             base = f"_{base}"
         variable, number = base, 2

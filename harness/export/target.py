@@ -2,7 +2,7 @@
 
 import math
 import platform
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -18,7 +18,7 @@ from attnfuzz.harness.export.adapters import Adapters
 from attnfuzz.harness.export.body import Dialect, reached_by
 from attnfuzz.harness.export.carried import CannotExport, CarriedFile, carried_name, not_ours
 from attnfuzz.harness.export.library_source import imported_names, needed_functions
-from attnfuzz.harness.export.python_source import inlined
+from attnfuzz.harness.export.python_source import inlined, standard_imports
 from attnfuzz.harness.findings.environment import version_of
 from attnfuzz.harness.sandbox.check import TIMEOUT_SECONDS
 from attnfuzz.harness.verdict.failures import Kind, Observation
@@ -141,10 +141,13 @@ def native_parts(
         return name
 
     adapters.known = known
-    names = {
-        op: f"carried_{carried[op][1]}" if op in carried else _own_name(backend, op, adapters, given)
-        for op in ops_by_name
-    }
+    names: dict[str, str] = {}
+    stand_ins: list[str] = []
+    for op in ops_by_name:
+        before = len(wanted)
+        names[op] = f"carried_{carried[op][1]}" if op in carried else _own_name(backend, op, adapters, given)
+        if names[op] in adapters.texts and len(wanted) > before:
+            stand_ins.append(op)
     own = inlined(_own_modules(), (*names.values(), *wanted), {"build.load()": "native()"})
     wrappers = "\n\n\n".join(filter(None, (own, adapters.source)))
     native = "native()" in wrappers
@@ -157,7 +160,7 @@ def native_parts(
         packages=(
             "import torch",
             *(("import tvm_ffi.cpp",) if native else ()),
-            *(line for line in adapters.imports if line != "import torch"),
+            *_packages(adapters.imports),
         ),
         install=f"torch{' apache-tvm-ffi ninja' if native else ''}",
         about=(
@@ -165,6 +168,7 @@ def native_parts(
             f"Made by attnfuzz {attnfuzz.__version__} from case {case_id}, with",
             f"{', '.join([*versions, f'{platform.system()} {platform.machine()}'])}.",
             *([f"It has the files {', '.join(each.name for each in carry)}."] if carry else []),
+            *(_stands_in(op, names[op]) for op in stand_ins),
         ),
         allocate="allocate_mmap.py.j2" if guarded else "allocate_plain.py.j2",
         main="child.py.j2",
@@ -181,6 +185,15 @@ def native_parts(
             "timeout": math.ceil(TIMEOUT_SECONDS * backend.capability.patience),
         },
     )
+
+
+def _stands_in(op: str, name: str) -> str:
+    return f"{name}() stands in for {op}: it runs on the CPU, and trusts its arguments as a kernel on a GPU does."
+
+
+def _packages(imports: Iterable[str]) -> Iterator[str]:
+    """Yield import statements, without those that a script has anyway."""
+    return (line for line in imports if line != "import torch" and not standard_imports(line.split()[-1]))
 
 
 def _own_name(backend: Backend, op: str, adapters: Adapters, given: Sequence[Path]) -> str:
@@ -259,7 +272,7 @@ def flashinfer_parts(
             "import torch",
             *(("from cuda.bindings import driver",) if guarded else ()),
             *(f"from {module} import {', '.join(functions)}" for module, functions in sorted(imported.items())),
-            *(line for line in adapters.imports if line != "import torch"),
+            *_packages(adapters.imports),
         ),
         install=f"torch{' flashinfer-python' if library else ''}{' cuda-bindings' if guarded else ''}",
         about=(

@@ -92,6 +92,8 @@ def masked() -> Case:
     return case
 
 
+ENGINE = f"{FAKES / 'engine_functions.py'}"
+
 OVERWRITES = "overwritten beside out"
 RAISES, RAISES_UNSEEN = "raises", "raises what was not seen"
 
@@ -105,6 +107,8 @@ FAILING: dict[str, tuple[AnyCase, str]] = {
     OVERWRITES: (overwriting(), "the memory beside out was overwritten"),
     "overwritten between rows": (overwriting_its_buffer(), "memory outside of the rows of out was overwritten"),
     "a mask": (masked(), " times the allowed error; "),
+    "FlashAttention": (decode_case(f"{ENGINE}:with_kvcache_one_key_less", 6, 3, 9), " times the allowed error; "),
+    "a wrapper": (decode_case(f"{ENGINE}:paged_run_other_page", 6, 3, 9), "died of SIGSEGV, a read at k_cache"),
     RAISES: (with_layout("HDN"), "seen: ValueError: kv_layout must be HND or NHD, not 'HDN'"),
 }
 PASSING = ("trtllm_mha", "trtllm_mla", "torch_sdpa", "trtllm_mha_masked")
@@ -190,6 +194,13 @@ def test_scripts_show_faults_wrong_values_and_damaged_buffers(ran: dict[str, tup
     code, output = ran[name]
     assert code == 1, output
     assert FAILING[name][1] in output
+
+
+def test_a_script_of_an_engines_call_says_that_a_function_of_its_own_takes_it(runner: Runner) -> None:
+    script = export_script(FAILING["a wrapper"][0], runner)
+    assert "paged_run() stands in for BatchPrefillWithPagedKVCacheWrapper.run: it runs on the CPU" in script
+    assert "paged_kv_indices=" in calls_in(script)
+    assert "from typing" not in script.partition("try:")[2].partition("except")[0]
 
 
 def test_a_case_fails_in_the_way_that_its_script_has_to_show(runner: Runner) -> None:
