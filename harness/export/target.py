@@ -136,7 +136,7 @@ def native_parts(
 
     def known(function: Any) -> str | None:
         """Return the name of a function of this project, which is added to the script."""
-        name = _own_function(function)
+        name = own_function(function)
         wanted.extend([] if name is None else [name])
         return name
 
@@ -202,7 +202,7 @@ def _own_name(backend: Backend, op: str, adapters: Adapters, given: Sequence[Pat
     The source of one between a backend and a library is added to the `adapters`.
     """
     function = backend.ops[op].function
-    own = _own_function(function)
+    own = own_function(function)
     if own is not None:
         return own
     if function_place(function).startswith("attnfuzz."):
@@ -211,7 +211,7 @@ def _own_name(backend: Backend, op: str, adapters: Adapters, given: Sequence[Pat
     raise not_ours(function, op if op == backend.name else f"{op} of {backend.name}", given)
 
 
-def _own_function(function: Any) -> str | None:
+def own_function(function: Any) -> str | None:
     """Return the name of a function of one of `_own_modules`, also of one with planted mistakes; None for others."""
     if isinstance(function, Planted):
         function = function.function

@@ -11,7 +11,7 @@ from attnfuzz.kernels.native.ops import trtllm_batch_context_with_kv_cache, trtl
 from attnfuzz.kernels.planning.packed_masks import packed_masks
 from attnfuzz.kernels.releases.stand_ins import current, entry
 
-_BITS: Final = 16
+_WORD: Final = 16
 """Bits per word of a mask."""
 
 
@@ -68,7 +68,7 @@ def xqa_batch_decode_with_kv_cache(
 def _masks(mask: torch.Tensor, starts: list[int], seq_lens: list[int]) -> Iterator[torch.Tensor]:
     """Yield the mask of each request over all of its keys, bool [q_len, kv_len], from the one over its drafts."""
     words = mask.flatten(0, -2).view(torch.int16).int()
-    drafts = (words.unsqueeze(-1) >> torch.arange(_BITS) & 1).flatten(1).bool()
+    drafts = (words.unsqueeze(-1) >> torch.arange(_WORD) & 1).flatten(1).bool()
     for begin, end, kv_len in zip(starts[:-1], starts[1:], seq_lens, strict=False):
         q_len = end - begin
         of_drafts = drafts[begin:end, :q_len]

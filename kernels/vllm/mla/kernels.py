@@ -9,8 +9,9 @@ from typing import Any, Final
 import torch
 
 from attnfuzz.kernels.interface.backend import Op
-from attnfuzz.kernels.native import transform_ops, write_ops
+from attnfuzz.kernels.native import write_ops
 from attnfuzz.kernels.native.ops import trtllm_batch_decode_with_kv_cache_mla
+from attnfuzz.kernels.native.transform_ops import gather_cache
 from attnfuzz.kernels.releases.flash_attention import VARLEN
 from attnfuzz.kernels.releases.recording import outside
 from attnfuzz.kernels.releases.stand_ins import MULTIPROCESSORS, current, entry
@@ -101,7 +102,7 @@ def copy_tokens(
     request, token = request[inside], token[inside]
     # Each token is a separate request to the native kernel, so that it reads the table as vLLM's does.
     source = torch.empty(len(token), 1, dst.shape[1], dtype=dst.dtype)
-    transform_ops.gather_cache(
+    gather_cache(
         src_cache.unsqueeze(2),
         source,
         block_table[request],
@@ -163,7 +164,7 @@ def gather_on_rank(
 
 def copy_rank_tokens(*, src_cache: torch.Tensor, dst: torch.Tensor, **rows: Any) -> None:
     """Copy tokens of each request from pages of `src_cache` [pages, slots, dim] to rows of `dst` [tokens, dim]."""
-    transform_ops.gather_cache(src_cache.unsqueeze(2), dst.unsqueeze(1), **rows)
+    gather_cache(src_cache.unsqueeze(2), dst.unsqueeze(1), **rows)
 
 
 GATHER_ON_RANK: Final = Op("cp_gather_cache", copy_rank_tokens, frozenset({"dst"}))

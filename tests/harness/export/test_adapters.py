@@ -11,13 +11,25 @@ from small_cases import drawn, in_memory, narrowest
 from attnfuzz.harness.export import CannotExport, adapters, export_script
 from attnfuzz.harness.export.adapters import SCRIPT_NAMES, Adapters, renamed
 from attnfuzz.harness.export.proof import prove
+from attnfuzz.harness.export.target import own_function
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.kernels.defects.catalogue import planted
 from attnfuzz.kernels.gpu.direct.cudnn import DECODE_OP
 from attnfuzz.kernels.gpu.direct.torch_attention import CUDNN
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.libraries.torch_sdpa import SDPA
+from attnfuzz.kernels.releases import flash_attention, planned_runs
+from attnfuzz.kernels.vllm import hopper, stand_ins
+from attnfuzz.kernels.vllm.dcp import kernels as dcp
+from attnfuzz.kernels.vllm.mla import kernels as mla
 
 EXPORT = Path(adapters.__file__).parent
+
+ENGINE_OPS = (
+    *(*flash_attention.OPS, *planned_runs.OPS, *mla.OPS, *dcp.OPS),
+    *(hopper.XQA, hopper.QUANTISE, stand_ins.WRITE),
+)
+"""The ops that SGLang and vLLM run on without a GPU, beside the native ones."""
 
 
 def test_an_adapter_brings_the_functions_that_it_calls_and_its_imports() -> None:
@@ -55,6 +67,16 @@ def test_a_function_made_around_another_comes_with_the_values_that_it_closes_ove
     assert "the_kernel(slot_mapping=" in known.source
     assert "slots.clamp(min=0)" in known.source
     assert "writer" not in known.source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", ENGINE_OPS, ids=lambda op: op.name)
+def test_a_script_can_contain_each_function_that_stands_in_below_an_engine(op: Op) -> None:
+    found = Adapters(known=own_function)
+    name = own_function(op.function) or found.add(op.name, op.function)
+    assert name.isidentifier()
+    assert "attnfuzz." not in found.source
+    ast.parse(found.source)
 
 
 def test_an_adapter_that_needs_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
