@@ -132,7 +132,7 @@ class EngineBackend(TrtllmBackend):
     mistake: str = ""
 
     @property
-    def ops(self) -> dict[str, Op]:  # type: ignore[override]
+    def ops(self) -> dict[str, Op]:
         return {**super().ops, **{op.name: op for op in (*flash_attention.OPS, *planned_runs.OPS)}}
 
     def open(self, case: Case, bench: Bench) -> Session:
