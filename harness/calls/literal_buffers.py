@@ -1,6 +1,7 @@
 """Buffers with literal contents, in the form that is easiest to read."""
 
 import ctypes
+import re
 
 import torch
 
@@ -9,6 +10,15 @@ from attnfuzz.reference.dtypes import DType
 
 READABLE = 256
 """Integer buffers of up to this many elements are written as numbers, longer ones as zeros or bits."""
+
+
+_SOURCE_LINE = re.compile(r"(.*\.py:\d+)(_\d+)?")
+
+
+def requested_by(name: str) -> str:
+    """Return the line of an engine after which a buffer is named, since it requested the memory; "" without one."""
+    found = _SOURCE_LINE.fullmatch(name)
+    return found[1] if found else ""
 
 
 def literal_buffer(name: str, dtype: DType, content: bytes, offset: int = 0) -> Buffer:

@@ -1,7 +1,6 @@
 """The calls of a case as the text of one Python function: buffers, calls, and expected results."""
 
 import ctypes
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -9,6 +8,7 @@ from itertools import groupby
 import torch
 from msgspec.structs import replace
 
+from attnfuzz.harness.calls.literal_buffers import requested_by
 from attnfuzz.harness.export.library_source import LibrarySource
 from attnfuzz.harness.export.python_source import WIDTH, packed_lines, quoted, variables
 from attnfuzz.harness.memory.allocation import dense_stride
@@ -52,9 +52,6 @@ _TAKEN = frozenset(
     | {"compare_cache", "compare_lists", "compare_tensor", "result"}
 )
 """Names that a script defines and the function uses: buffers get others."""
-
-_SOURCE_LINE = re.compile(r".*\.py:\d+(_\d+)?")
-"""A buffer's name in a release: the line that requests it."""
 
 MOST_RUNS = 6
 """Maximum number of runs of equal elements for which content is written as runs."""
@@ -351,7 +348,7 @@ class _Writer:
 def _arguments_of(calls: Iterable[Call]) -> dict[str, str]:
     """Return the argument that first gets each buffer that is named after a line of source."""
     named = [(view.buffer, name) for call in calls for name, view in named_views(call.arguments)]
-    return {buffer: name for buffer, name in reversed(named) if _SOURCE_LINE.fullmatch(buffer)}
+    return {buffer: name for buffer, name in reversed(named) if requested_by(buffer)}
 
 
 def reached_by(calls: Iterable[Call]) -> set[str]:

@@ -5,11 +5,12 @@ its result contradicts its arguments, the kernel is at fault. If the result of e
 the step is wrong, the caller passed wrong arguments.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from attnfuzz.harness.backends import registry
+from attnfuzz.harness.calls.literal_buffers import requested_by
 from attnfuzz.harness.triage.differences import Difference
 from attnfuzz.harness.triage.evidence import BETWEEN, BrokenDuty, CallEvidence
 from attnfuzz.harness.triage.result import VariantOutcome
@@ -21,7 +22,7 @@ from attnfuzz.kernels.interface.backend import called_as_documented
 from attnfuzz.kernels.meaning.known import entry_points
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.arguments import ArgumentRule, ArgumentStanding
-from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.calls import CallCase, named_views
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.edges import EdgeRule, edges_of
@@ -85,10 +86,20 @@ def _broken(caller: str, failure: Observation, evidence: CallEvidence) -> Culpri
     return Culprit(
         Blame.CALLER,
         f"The caller is at fault: {caller} breaks the contract of {op}.",
-        tuple(f"{each.breach.text} ({each.breach.source})" for each in own),
+        (*(f"{each.breach.text} ({each.breach.source})" for each in own), *_requested(evidence, own)),
         tuple(own),
         call=call,
     )
+
+
+def _requested(evidence: CallEvidence, broken: Sequence[BrokenDuty]) -> Iterator[str]:
+    """Yield the lines of an engine that requested the memory of arguments that break a precondition."""
+    assert evidence.calls is not None
+    named = {name for each in broken for name in each.breach.arguments}
+    views = named_views(evidence.calls.calls[broken[0].call].arguments)
+    for name, line in dict.fromkeys((name, requested_by(view.buffer)) for name, view in views if name in named):
+        if line:
+            yield f"{name} is in memory that {line} requested."
 
 
 def _inherited(evidence: CallEvidence) -> Culprit:

@@ -17,7 +17,7 @@ from attnfuzz.kernels.functions.function_backend import FunctionBackend
 from attnfuzz.kernels.meaning import Breach
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule
-from attnfuzz.reference.calls import Call, CallCase
+from attnfuzz.reference.calls import Call, CallCase, View
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.recurrent.case import StateCase
 from attnfuzz.reference.sparse.case import SparseCase
@@ -99,6 +99,17 @@ def test_a_broken_precondition_takes_precedence_and_that_of_the_failing_call_fir
     found = sent(failure(Kind.ILLEGAL_ACCESS), breaches=breaches, asked=(JudgedCall(0, failure(Kind.HANG), CALLS),))
     assert (found.fault, found.call) == (Blame.CALLER, 0)
     assert found.sentences == ("wrong in 0 (a docstring)",)
+
+
+def test_the_engines_line_that_requested_a_wrong_argument_is_named() -> None:
+    views = {
+        name: View(buffer=buffer, shape=(1,), stride=(1,))
+        for name, buffer in (("seq_lens", "planner.py:7_2"), ("out", "planner.py:9"), ("query", "query"))
+    }
+    calls = replace(CALLS, calls=(Call(op=DECODE, arguments=views),))
+    broken = BrokenDuty(0, Breach(("seq_lens", "query"), "wrong", "a docstring"))
+    found = sent(failure(Kind.ILLEGAL_ACCESS), calls=calls, breaches=(broken,))
+    assert found.sentences == ("wrong (a docstring)", "seq_lens is in memory that planner.py:7 requested.")
 
 
 @pytest.mark.parametrize(
