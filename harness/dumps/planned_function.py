@@ -44,7 +44,7 @@ class PlannedFunction(PlannedRun):
         )
 
     def breaches(self, arguments: Mapping[str, Any]) -> tuple[Breach, ...]:
-        """Return the first breach of what a plan and a run owe each other, and of what both owe the kernel."""
+        """Return the first mismatch of a plan and its run, or the first page id that lies outside of the pool."""
         found = (*self._rows(arguments), *self._lists(arguments))
         return found[:1] or super().breaches(arguments)
 

@@ -24,7 +24,7 @@ PAGED_RUN = planned_runs.PAGED_RUNS["BatchPrefillWithPagedKVCacheWrapper.run"]
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a call of trtllm_mha names, token-major and on the device."""
+    """The requests of a call of trtllm_mha, with a token-major cache."""
 
     given: dict[str, Any]
     starts: torch.Tensor
