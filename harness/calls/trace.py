@@ -47,6 +47,14 @@ class Untraceable(ValueError):
     """A call can't be serialized; the message has the argument."""
 
 
+class Hollow(Untraceable):
+    """Memory with a hole, which cases to run can't have; `calls` are those of a script."""
+
+    def __init__(self, buffer: str, calls: CallCase) -> None:
+        super().__init__(f"most of {buffer} has no memory")
+        self.calls = calls
+
+
 class TraceLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a trace: new buffers, and the call or answer that uses them, or the obstacle to it.
 
@@ -385,7 +393,8 @@ def assemble(path: Path, case: AnyCase, step: int | None = None, *, holes: bool 
     A record that goes on after that step is cut there.
 
     Raises:
-        Untraceable: one of them can't be serialized, or uses memory with a hole without `holes`, as in cases to run.
+        Untraceable: one of them can't be serialized.
+        Hollow: one of them uses memory with a hole, and there may be no `holes`, as in cases to run.
 
     """
     # A killed worker may leave a partial line.
@@ -400,9 +409,6 @@ def assemble(path: Path, case: AnyCase, step: int | None = None, *, holes: bool 
     for line in last:
         if line.obstacle is not None:
             raise Untraceable(line.obstacle)
-        hollow = next((buffer.name for buffer in line.buffers if buffer.hole is not None), None)
-        if hollow is not None and not holes:
-            raise Untraceable(f"most of {hollow} has no memory")
     # Earlier steps of a record have answers to earlier calls.
     ends = max((n for n, line in enumerate(last) if line.call is not None), default=-1)
     calls = CallCase(
@@ -417,6 +423,9 @@ def assemble(path: Path, case: AnyCase, step: int | None = None, *, holes: bool 
         guard=case.guard,
         outputs=case.outputs,
     )
+    hollow = next((buffer.name for buffer in calls.buffers if buffer.hole is not None), None)
+    if hollow is not None and not holes:
+        raise Hollow(hollow, _without_unused(calls))
     return _without_unused(calls)
 
 

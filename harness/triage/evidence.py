@@ -10,7 +10,7 @@ from attnfuzz.harness.backends import registry
 from attnfuzz.harness.calls.asked import NamesNothing, NotJudgeable, asked, parts_of
 from attnfuzz.harness.calls.literal_calls import literal_arguments
 from attnfuzz.harness.calls.object_calls import prepares
-from attnfuzz.harness.calls.trace import Untraceable
+from attnfuzz.harness.calls.trace import Hollow, Untraceable
 from attnfuzz.harness.memory.poison import sentinel
 from attnfuzz.harness.sandbox.check import why_not
 from attnfuzz.harness.triage.differences import Difference, differences
@@ -97,8 +97,12 @@ def collect(case: AnyCase, runner: Tried, tries: int = 1) -> CallEvidence:
     else:
         try:
             kernel, calls = _traced(case, runner, tries)
+        except Hollow as obstacle:
+            # They can't be run by themselves, but their arguments are known.
+            found = tuple(breaches(obstacle.calls))
+            return CallEvidence(calls=obstacle.calls, breaches=found, obstacles=(str(obstacle),))
         except Untraceable as obstacle:
-            return _not_run(case, runner, str(obstacle))
+            return CallEvidence(obstacles=(str(obstacle),))
     if calls is None:
         own = f"{kernel} is code of the backend itself, whose calls are not recorded"
         return CallEvidence(obstacles=(own if kernel else "it failed before any kernel was launched",))
@@ -118,19 +122,6 @@ def collect(case: AnyCase, runner: Tried, tries: int = 1) -> CallEvidence:
         },
         obstacles=tuple(obstacles),
     )
-
-
-def _not_run(case: AnyCase, runner: Tried, obstacle: str) -> CallEvidence:
-    """Return the evidence from the arguments of calls that can't be run by themselves, if they have memory with a hole.
-
-    Its pages are absent from a call's arguments.
-    """
-    try:
-        _, _, calls = runner.trace_both(case)
-    except Untraceable:
-        return CallEvidence(obstacles=(obstacle,))
-    found = () if calls is None else tuple(breaches(calls))
-    return CallEvidence(calls=calls, breaches=found, obstacles=(obstacle,))
 
 
 def _traced(case: AnyCase, runner: Tried, tries: int) -> tuple[str, CallCase | None]:

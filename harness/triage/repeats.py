@@ -24,10 +24,6 @@ class Tried(CaseRunner[Any], Protocol):
         """Run a case made of steps, and return the calls of its last step."""
         ...
 
-    def trace_both(self, case: AnyCase) -> tuple[Verdict, CallCase | None, CallCase | None]:
-        """Run a case made of steps, and return the calls of its last step behind others; buffers may have holes."""
-        ...
-
 
 @dataclass(frozen=True)
 class Repeated:

@@ -17,7 +17,7 @@ from attnfuzz.kernels.functions.function_backend import FunctionBackend
 from attnfuzz.kernels.meaning import Breach
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule
-from attnfuzz.reference.calls import Call, CallCase, View
+from attnfuzz.reference.calls import Argument, Call, CallCase, View
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.recurrent.case import StateCase
 from attnfuzz.reference.sparse.case import SparseCase
@@ -102,7 +102,7 @@ def test_a_broken_precondition_takes_precedence_and_that_of_the_failing_call_fir
 
 
 def test_the_engines_line_that_requested_a_wrong_argument_is_named() -> None:
-    views = {
+    views: dict[str, Argument] = {
         name: View(buffer=buffer, shape=(1,), stride=(1,))
         for name, buffer in (("seq_lens", "planner.py:7_2"), ("out", "planner.py:9"), ("query", "query"))
     }
