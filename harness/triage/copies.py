@@ -11,14 +11,14 @@ _CACHES = {"key_out": ("k_cache", "kv_cache"), "value_out": ("v_cache",)}
 _FACTORS = {"key_out": "k_scale", "value_out": "v_scale"}
 
 
-class Named(NamedTuple):
+class NamedTokens(NamedTuple):
     """The tokens that a call names: their `places` in the result, int64 [n], and their contents [n, heads, dim]."""
 
     places: torch.Tensor
     contents: torch.Tensor
 
 
-class Due(NamedTuple):
+class DueTokens(NamedTuple):
     """The tokens that a result must have: their places, int64 [n], and their least and greatest contents."""
 
     places: torch.Tensor
@@ -26,7 +26,7 @@ class Due(NamedTuple):
     high: torch.Tensor | None
 
 
-def named_tokens(result: str, arguments: Mapping[str, Any]) -> Named | None:
+def named_tokens(result: str, arguments: Mapping[str, Any]) -> NamedTokens | None:
     """Return the tokens that a copy puts into one of its results, None if the arguments are those of no known copy."""
     if result in _CACHES:
         return _gathered(result, arguments)
@@ -42,10 +42,14 @@ def named_tokens(result: str, arguments: Mapping[str, Any]) -> Named | None:
         return None
     tokens = cache.flatten(0, 1)
     inside = (sources >= 0) & (sources < len(tokens))
-    return Named(targets.long(), tokens[sources.long().where(inside, torch.tensor(0))]) if bool(inside.all()) else None
+    return (
+        NamedTokens(targets.long(), tokens[sources.long().where(inside, torch.tensor(0))])
+        if bool(inside.all())
+        else None
+    )
 
 
-def mistake(named: Named, due: Due) -> str:
+def mistake(named: NamedTokens, due: DueTokens) -> str:
     """Return the first difference between the tokens that a call names and those that are due, "" without one."""
     last = {place: row for row, place in enumerate(named.places.tolist())}
     for row, place in enumerate(due.places.tolist()):
@@ -57,7 +61,7 @@ def mistake(named: Named, due: Due) -> str:
     return f"it names a token for place {min(others)}, which must not change" if others else ""
 
 
-def _gathered(result: str, arguments: Mapping[str, Any]) -> Named | None:
+def _gathered(result: str, arguments: Mapping[str, Any]) -> NamedTokens | None:
     """Return the rows of a gather by its page table, and the first token and the first row of each request."""
     lists = [arguments.get(name) for name in ("block_tables", "seq_starts", "out_indptr")]
     cache = next((name for name in _CACHES[result] if isinstance(arguments.get(name), torch.Tensor)), None)
@@ -78,7 +82,7 @@ def _gathered(result: str, arguments: Mapping[str, Any]) -> Named | None:
     factor = arguments.get(_FACTORS[result], 1.0)
     if found.dtype != arguments[result].dtype:
         found = found.double() * factor
-    return Named(torch.arange(int(rows[0]), int(rows[-1])), found)
+    return NamedTokens(torch.arange(int(rows[0]), int(rows[-1])), found)
 
 
 def _token_major(arguments: Mapping[str, Any], name: str) -> torch.Tensor:
@@ -89,7 +93,7 @@ def _token_major(arguments: Mapping[str, Any], name: str) -> torch.Tensor:
     return cache.transpose(1, 2) if arguments.get("kv_layout", "HND") == "HND" else cache
 
 
-def _fits(content: torch.Tensor, due: Due, row: int) -> bool:
+def _fits(content: torch.Tensor, due: DueTokens, row: int) -> bool:
     low, high = due.low[row], None if due.high is None else due.high[row]
     content = content.reshape(low.shape)
     if high is not None and content.dtype == torch.float64:

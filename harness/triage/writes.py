@@ -157,7 +157,7 @@ def _miscopied(calls: CallCase, due: ExpectedWrite, arguments: Mapping[str, Any]
         return None
     page, offset, *_ = _content(calls, due.places)
     high = None if due.high is None else _content(calls, due.high)
-    return copies.mistake(named, copies.Due(page * due.view.shape[1] + offset, _content(calls, due.low), high))
+    return copies.mistake(named, copies.DueTokens(page * due.view.shape[1] + offset, _content(calls, due.low), high))
 
 
 def _misplaced(slots: torch.Tensor, rows: torch.Tensor, due: torch.Tensor, free: torch.Tensor) -> str:

@@ -47,12 +47,12 @@ def off(given: dict[str, Any], mode: StateMode) -> dict[str, bool]:
 
 @pytest.mark.parametrize("mode", list(StateMode))
 @pytest.mark.parametrize("activated", [False, True])
-def test_a_right_convolution_computes_what_its_arguments_ask_for(mode: StateMode, *, activated: bool) -> None:
+def test_a_right_convolution_follows_its_arguments(mode: StateMode, *, activated: bool) -> None:
     assert off(arguments(mode, activated=activated), mode) == {"out": False, "state": False}
 
 
 @pytest.mark.parametrize("mode", list(StateMode))
-def test_outputs_and_kept_inputs_of_another_slot_are_not_those_that_were_asked_for(mode: StateMode) -> None:
+def test_outputs_and_kept_inputs_of_another_slot_do_not(mode: StateMode) -> None:
     given = arguments(mode)
     op = CONVOLUTION.by_mode[mode]
     due = asked_states(op.name, {**given, "slots": given["slots"].where(given["slots"] != 3, torch.tensor(4))}, 1e-6)
