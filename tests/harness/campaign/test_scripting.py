@@ -91,12 +91,12 @@ def test_until_the_search_is_over_scripts_of_symptoms_and_known_failures_get_a_s
         unsupported={},
     )
     waiting = scripting([known, spent])
-    assert not waiting.urgent
+    before = waiting.urgent
     assert waiting.next(40.0, 200.0, searched=False) is None
     assert waiting.next(40.0, 200.0, searched=True) is not None
     assert waiting.next(80.0, 200.0, searched=False) is not None
     waiting(OTHER)
-    assert waiting.urgent
+    assert (before, waiting.urgent) == (False, True)
     assert waiting.next(40.0, 200.0, searched=False) is not None
 
 
