@@ -41,7 +41,7 @@ class Fingerprint(msgspec.Struct, frozen=True):
 
     @property
     def claimed(self) -> "Fingerprint":
-        """The fingerprint without what may differ between failures that one job settles first, before others do.
+        """The fingerprint without parts that may differ between failures that one job settles first, before others do.
 
         An input that is changed and an exception of one type are most likely one mistake in all modes.
         """
