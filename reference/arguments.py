@@ -69,6 +69,13 @@ class ArgumentForm(StrEnum):
     SPLIT_OF_A_PAGE = "split of a page"
     DEPENDENT_LAUNCH = "dependent launch"
     NO_DEPENDENT_LAUNCH = "no dependent launch"
+    LENGTH_AWARE = "length-aware schedule"
+    TACTIC_0 = "tactic 0"
+    TACTIC_1 = "tactic 1"
+    TACTIC_2 = "tactic 2"
+    TACTIC_3 = "tactic 3"
+    TACTIC_4 = "tactic 4"
+    TACTIC_5 = "tactic 5"
 
     @property
     def of_tensor(self) -> bool:
@@ -178,6 +185,9 @@ _OF_TENSORS = (
     | FLOATS_OF_ANOTHER_WIDTH
     | {_F.OUT_RETURNED, _F.LSE_RETURNED, _F.LSE_LAYOUT, _F.STATES_NAN}
 )
+TACTICS = (_F.TACTIC_0, _F.TACTIC_1, _F.TACTIC_2, _F.TACTIC_3, _F.TACTIC_4, _F.TACTIC_5)
+"""The tactics of a kernel, one of which an autotuner chooses, by their numbers."""
+
 _EXCLUSIVE = (
     {_F.PAGE_IDS_INT64, _F.PAGE_IDS_GAPS},
     {_F.QUERY_STARTS_INT64, _F.QUERY_STARTS_GAPS},
@@ -195,6 +205,7 @@ _EXCLUSIVE = (
     {_F.V_SCALE_DEFAULT, _F.V_SCALE_TENSOR},
     {_F.SPLIT_DISABLED, _F.SPLIT_OF_A_PAGE},
     {_F.DEPENDENT_LAUNCH, _F.NO_DEPENDENT_LAUNCH},
+    set(TACTICS),
 )
 
 

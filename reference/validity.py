@@ -106,7 +106,7 @@ def _bounded(case: Case) -> Iterator[tuple[str, float, float, float]]:
     geometry, pages = case.geometry, case.pages
     yield "geometry.q_heads", geometry.q_heads, 1, 1024
     yield "geometry.kv_heads", geometry.kv_heads, 1, 1024
-    yield "geometry.head_dim_qk", geometry.head_dim_qk, 1, 1024
+    yield "geometry.head_dim_qk", geometry.head_dim_qk, 1, 2048
     yield "geometry.head_dim_vo", geometry.head_dim_vo, 1, 1024
     yield "geometry.page_size", geometry.page_size, 1, MAX_PAGE_SIZE
     yield "geometry.window_left", geometry.window_left, -1, MAX_KV_LEN

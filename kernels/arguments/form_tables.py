@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.interface.backend import Memory
-from attnfuzz.reference.arguments import ArgumentForm
+from attnfuzz.reference.arguments import TACTICS, ArgumentForm
 from attnfuzz.reference.case import Case
 
 _GAP = 16
@@ -149,6 +149,11 @@ def _replaced(by: float) -> Callable[[dict[str, Any], str, Memory], dict[str, An
     return change
 
 
+def _scheduled_by_lengths(arguments: dict[str, Any], name: str, memory: Memory) -> dict[str, Any]:
+    del name, memory
+    return {**arguments, "length_aware_schedule": True}
+
+
 def _mask_to_add(arguments: dict[str, Any], name: str, memory: Memory) -> dict[str, Any]:
     """Replace a mask of bools by 0 and -inf in the dtype of the queries."""
     mask = arguments[name]
@@ -172,6 +177,8 @@ AT_LAUNCH: Mapping[ArgumentForm, LaunchForm] = {
     _F.WINDOW_FAR: LaunchForm(_names("window_left window_left_p"), _replaced(_FAR)),
     _F.SOFT_CAP_NEGATIVE: LaunchForm(_names("logits_soft_cap soft_cap"), _replaced(-1.0)),
     _F.MASK_ADDED: LaunchForm(_names("attn_mask"), _mask_to_add),
+    # An option of the calls that have this argument: those of trtllm_batch_decode_with_kv_cache.
+    _F.LENGTH_AWARE: LaunchForm(_names("q_len_per_req"), _scheduled_by_lengths),
 }
 """Forms of numbers."""
 
@@ -181,6 +188,7 @@ RETURNED: Mapping[ArgumentForm, str] = {_F.OUT_RETURNED: "out", _F.LSE_RETURNED:
 OPTIONS: Mapping[ArgumentForm, tuple[str, Any]] = {
     _F.DEPENDENT_LAUNCH: ("enable_pdl", True),
     _F.NO_DEPENDENT_LAUNCH: ("enable_pdl", False),
+    **{form: ("tactic", tactic) for tactic, form in enumerate(TACTICS)},
 }
 """Options of a launch that computes results."""
 

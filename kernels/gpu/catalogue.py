@@ -7,6 +7,7 @@ from attnfuzz.kernels.gpu.direct.cache_writes import FLASHINFER_WRITERS
 from attnfuzz.kernels.gpu.direct.cudnn import CUDNN_DECODE, CUDNN_PREFILL
 from attnfuzz.kernels.gpu.direct.fmha_v2 import FMHA_V2, FMHA_V2_AS_SERVED, FMHA_V2_LSE, FMHA_V2_NHD, FMHA_V2_PACKED
 from attnfuzz.kernels.gpu.direct.mla import MLA_FA2, MLA_FA3
+from attnfuzz.kernels.gpu.direct.mla_swa import MLA_SWA
 from attnfuzz.kernels.gpu.direct.rope import FLASHINFER_ROPE
 from attnfuzz.kernels.gpu.direct.single import SINGLE_BACKENDS
 from attnfuzz.kernels.gpu.direct.states import CASCADE_MERGE, CUDA_FIXUP
@@ -36,6 +37,7 @@ DIRECT_BACKENDS: Final[tuple[GpuBackend, ...]] = (
     FMHA_V2_LSE,
     MLA_FA2,
     MLA_FA3,
+    MLA_SWA,
     CASCADE_MERGE,
     CUDNN_DECODE,
     CUDNN_PREFILL,

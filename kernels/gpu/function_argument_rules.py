@@ -58,6 +58,10 @@ _TRTLLM: Rules = (
     *promised("docstring: enable_pdl", *_DEPENDENT),
 )
 
+_SCHEDULED: Rules = promised(
+    'docstring of length_aware_schedule, since 0.7.4: "Other calls and backends ignore it"', _F.LENGTH_AWARE
+)
+
 TRTLLM_MHA: Final[Rules] = (
     *_TRTLLM,
     *unsaid(_F.QUERY_STARTS_INT64, _F.QUERY_STARTS_GAPS, _F.KEY_STARTS_GAPS, _F.WINDOW_FAR),
@@ -67,6 +71,7 @@ TRTLLM_MHA: Final[Rules] = (
     ),
     *promised('docstring: "Defaults to -1"', _F.WINDOW_DEFAULT),
     *refused("csrc/trtllm_fmha_kernel_launcher.cu: attention_sinks must be a float tensor (checked)", _F.SINKS_16_BITS),
+    *_SCHEDULED,
 )
 """trtllm_batch_decode_with_kv_cache and trtllm_batch_context_with_kv_cache."""
 
@@ -85,6 +90,7 @@ HOPPER_TRTLLM_MHA: Final[Rules] = (
     *unsaid(_F.SCALE_TENSOR, _F.V_SCALE_TENSOR, _F.V_SCALE_DEFAULT),
     *promised('docstrings of both: "if not provided, will be allocated with out_dtype"', _F.OUT_RETURNED),
     *promised('docstrings of both: "Defaults to -1"', _F.WINDOW_DEFAULT),
+    *_SCHEDULED,
 )
 """trtllm_batch_decode_with_kv_cache on XQA, and trtllm_fmha_v2_prefill. A form has the weaker word of the two: where
 one refuses it, the other may take it."""

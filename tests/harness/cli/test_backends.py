@@ -20,7 +20,7 @@ from attnfuzz.kernels.cache_writes.native import NATIVE_WRITERS
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.libraries.catalogue import LIBRARY_BACKENDS
 from attnfuzz.kernels.libraries.torch_sdpa import SdpaBackend
-from attnfuzz.kernels.trtllm.backends import MHA_MASKED, MHA_NVFP4, MHA_SCALED
+from attnfuzz.kernels.trtllm.backends import MHA_MASKED, MHA_NVFP4, MHA_SCALED, MHA_WINDOWED
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.recorded_margins import encoded, shipped
 
@@ -28,6 +28,7 @@ OTHERS = (
     MHA_SCALED.name,
     MHA_NVFP4.name,
     MHA_MASKED.name,
+    MHA_WINDOWED.name,
     "trtllm_mha_planned",
     "torch_sdpa_any_scale",
 )

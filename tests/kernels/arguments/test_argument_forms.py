@@ -14,7 +14,7 @@ from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.arguments.edges import UNSAID_EDGES
 from attnfuzz.kernels.arguments.form_tables import AT_LAUNCH, PLACED
 from attnfuzz.kernels.functions.function_backend import FunctionBackend
-from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, ArgumentStanding
+from attnfuzz.reference.arguments import TACTICS, ArgumentForm, ArgumentRule, ArgumentStanding
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Mode, Request, Scales, Step
 from attnfuzz.reference.contract import Contract, LseBase
@@ -217,7 +217,7 @@ def test_the_plain_call_must_work_after_a_refusal() -> None:
 def test_every_form_is_passed_by_memory_by_launches_or_as_an_option() -> None:
     options = {F.WINDOW_AT_RUN, F.LSE_BASE_E, F.DTYPES_BY_NAME, F.OUT_DTYPE_GIVEN, F.KEY_LENGTHS_GIVEN, F.BLOCKING}
     options |= {F.SPLIT_DISABLED, F.SPLIT_OF_A_PAGE, F.DEPENDENT_LAUNCH, F.NO_DEPENDENT_LAUNCH}
-    options |= {F.OFFSETS_IN_TOKENS, F.CALL_WITHOUT_QUERIES}
+    options |= {F.OFFSETS_IN_TOKENS, F.CALL_WITHOUT_QUERIES, *TACTICS}
     assert {*PLACED, *AT_LAUNCH, *options, F.OUT_RETURNED, F.LSE_RETURNED} == set(ArgumentForm)
 
 
