@@ -192,7 +192,6 @@ def as_file_name(name: str) -> str:
     return f"{digest}-{safe[-_LONGEST_IN_A_FILE_NAME:]}"
 
 
-@cache
 def resolve(name: str) -> Backend:
     """Return the backend called `name`. A user's one answers as in its rehearsal, and can't open sessions.
 
@@ -200,6 +199,13 @@ def resolve(name: str) -> Backend:
         UnknownBackend: there is none; the message has similar names. EngineError: no such release.
         BackendFileError: its file or entry point can't be imported, or has no such backend.
     """
+    return _resolved(name, str(Path.cwd()) if ".py:" in name else "")
+
+
+@cache
+def _resolved(name: str, folder: str) -> Backend:
+    """Resolve a name, in the folder of this process if it is that of a file."""
+    del folder
     return _found(name, resolve, rehearse)
 
 

@@ -260,11 +260,14 @@ def test_this_process_runs_no_function_of_a_user(write: Write) -> None:
         stand_in.ops["attend"].function()
 
 
-def test_a_relative_path_is_that_of_this_folder(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(GOOD)
-    monkeypatch.chdir(tmp_path)
-    resolve.cache_clear()
-    assert resolve("mine.py:MINE").name == "attend"
+def test_a_relative_path_is_that_of_the_folder_that_a_process_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, function in (("one", "attend"), ("other", "paged")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(GOOD.replace("attend", function))
+        monkeypatch.chdir(tmp_path / folder)
+        assert resolve("mine.py:MINE").name == function
 
 
 @pytest.mark.parametrize(
