@@ -8,6 +8,7 @@ from attnfuzz.harness.reduce.ablation import feature_named
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation
 from attnfuzz.harness.verdict.printable import in_a_line
 from attnfuzz.harness.verdict.wording import CaseThatFailed, count
+from attnfuzz.reference.features.batch import TILE
 from attnfuzz.reference.features.row import Feature
 from attnfuzz.reference.mistake import Mistake
 
@@ -197,9 +198,14 @@ def _telling(needs: Collection[str]) -> list[str]:
     return [each.name for each in features if not any(_implies(other, each) for other in features)]
 
 
+_LARGER = {("several pages", "several keys"), (f"more than {TILE} keys", "several keys")}
+"""Sizes, each with one that it implies."""
+
+
 def _implies(feature: Feature, other: Feature) -> bool:
     """Return whether each case with `feature` has `other` too: a window that cuts off keys is a window."""
-    return bool(feature.shown_by) and feature.shown_by < other.shown_by
+    shown = bool(feature.shown_by) and feature.shown_by < other.shown_by
+    return shown or (feature.name, other.name) in _LARGER
 
 
 def _words(text: str) -> list[str]:

@@ -45,6 +45,7 @@ def test_a_title_names_the_features_that_say_most() -> None:
     wrong = seen(Kind.OUTPUT_MISMATCH)
     assert title(wrong, ("several keys", "sinks", "values"), [], []) == "computes a wrong output with sinks"
     assert title(wrong, ("several keys",), [], []) == "computes a wrong output with several keys"
+    assert title(wrong, ("several pages", "several keys"), [], []) == "computes a wrong output with several pages"
     assert title(wrong, ("values",), [], []) == "computes a wrong output"
     # Keys outside of the window imply a window, and the explanation a sink.
     needs = ("keys outside of the window", "window")
