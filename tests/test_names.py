@@ -9,6 +9,9 @@ import pytest
 
 import attnfuzz
 
+# All sources are read.
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(attnfuzz.__file__).parent
 TESTS = Path(__file__).parent
 RIDDLES = re.compile(

@@ -8,6 +8,9 @@ import pytest
 
 import attnfuzz
 
+# All sources are read.
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(attnfuzz.__file__).parent
 
 

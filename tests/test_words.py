@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+# All sources are read.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 
 RIDDLES = (

@@ -19,6 +19,7 @@ Draw = Callable[[SearchStrategy[Case], int], list[Case]]
 WINDOWED = Capability(windows=True, sinks=True, padding=True, always=("window",), never=("padding", "mode=extend"))
 
 
+@pytest.mark.slow
 def test_every_drawn_case_has_the_features_of_always_and_none_of_never(draw: Draw) -> None:
     reached = 0
     for case in draw(cases(WINDOWED, "mine"), 40):

@@ -214,6 +214,7 @@ def test_suspects_that_a_slice_did_not_come_to_run_in_the_next(tmp_path: Path) -
     ]
 
 
+@pytest.mark.slow
 def test_jobs_that_are_killed_all_the_time_cost_nothing_but_time(tmp_path: Path) -> None:
     for count in (1, 2):
         jobs = MortalJobs(FakeJudge(fails_in_two_ways), [3, 20, 7, 1, 60, 33, 18, 25, 4, 90, 11, 150], count)

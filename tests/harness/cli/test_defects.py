@@ -20,6 +20,7 @@ PLAIN = "causal_limit_one_late"
 BACKEND = next(backend_name(defect) for defect in DEFECTS if defect.name == PLAIN)
 
 
+@pytest.mark.slow
 def test_all_defects_are_listed_with_their_sources(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("defects")
     assert ran.code == 0

@@ -93,6 +93,7 @@ def test_backends_of_a_tree_are_listed(attnfuzz: Attnfuzz, tree: Path) -> None:
     assert attnfuzz("backends", "--sglang", str(tree)).code == 0
 
 
+@pytest.mark.slow
 def test_the_list_says_how_releases_are_named_and_which_are_here(
     attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -166,6 +166,7 @@ def test_equal_terms_added_to_a_larger_sum_are_rounded_to_the_same_side_each_tim
     assert lse_error <= lse_bound(budget).item() + lse_ties_allowance(budget, 0, 0)
 
 
+@pytest.mark.slow
 def test_one_wrong_key_of_many_is_found_where_weights_are_equal_by_chance() -> None:
     """Of 65,536 weights 2,000 are equal terms of a sum, in pairs: as one group, they would hide 10 wrong keys."""
     generator = torch.Generator().manual_seed(0)

@@ -19,6 +19,7 @@ from attnfuzz.reference.row import head_rows, row_weights
 MANY = ((16, 64), (16, 40), (16, 96), (16, 128))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "soft_cap", "dtype"),
     [

@@ -5,6 +5,7 @@ from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
 from campaign_events import MISMATCH, checked, filed, finished, slice_finished, started, without_sinks
 from harness_cases import decode_case
 from msgspec.structs import replace
@@ -301,6 +302,7 @@ def test_a_limited_number_of_findings_is_drawn_but_all_are_listed() -> None:
     assert page.count("attnfuzz replay") == MOST_DRAWN + 5
 
 
+@pytest.mark.slow
 def test_a_page_of_many_backends_and_causes_stays_small() -> None:
     names = [f"backend-{index}" for index in range(20)]
     can = Capability(dtypes=(DType.BFLOAT16,), windows=True, soft_cap=True)

@@ -48,6 +48,7 @@ def pinned_on(judge: OneByOne, case: C) -> Pinned[C]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plainly", "needs"),
     [(True, ("full last page", "several keys")), (False, ("page order", "full last page", "several keys"))],

@@ -1,6 +1,7 @@
 """Traces are drawn within the sizes of a server, and minimized to the requests that matter."""
 
 import msgspec
+import pytest
 
 from attnfuzz.harness.serve.ablation import FEATURES, features
 from attnfuzz.harness.serve.draw import SlicesAhead, drawn, traces
@@ -27,6 +28,7 @@ def test_a_slice_that_is_drawn_ahead_is_the_one_that_was_asked_for() -> None:
         slices.end()
 
 
+@pytest.mark.slow
 def test_drawn_traces_fit_the_server_and_show_its_edges() -> None:
     found = drawn(traces(SURFACE, 10), number=80, seed_of=1)
     ranked = drawn(traces(msgspec.structs.replace(SURFACE, ranks=2), 10), number=5, seed_of=1)
@@ -65,6 +67,7 @@ def test_an_ability_that_a_server_lacks_is_not_drawn() -> None:
     assert all(each.n == 1 and not (each.priority or each.allowed or each.grammar or each.scored) for each in requests)
 
 
+@pytest.mark.slow
 def test_requests_are_sent_to_ranks_with_others_idle() -> None:
     ranked = msgspec.structs.replace(SURFACE, ranks=2)
     found = drawn(traces(ranked, 8), number=40, seed_of=2)

@@ -89,6 +89,7 @@ def test_a_hang_after_a_compilation_is_noticed_as_early_as_another(machine: Mach
     assert silence.limit == 15.0
 
 
+@pytest.mark.slow
 def test_a_launch_ends_a_silence_but_not_a_request_that_never_ends(machine: Machine) -> None:
     silence = machine.silence()
     for _ in range(199):

@@ -88,6 +88,7 @@ def test_several_defects_can_be_planted_at_once_and_are_gone_after_it() -> None:
         assert decode()[0].equal(out)
 
 
+@pytest.mark.slow
 def test_a_defect_is_gone_after_a_call_that_raises() -> None:
     right = decode()
     lengths = torch.zeros(1, dtype=torch.int32)

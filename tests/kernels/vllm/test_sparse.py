@@ -44,6 +44,7 @@ def buffers() -> ServerBuffers:
     return ServerBuffers(SimpleNamespace(release=release, module=lambda _: module), 4, 16, 3)
 
 
+@pytest.mark.slow
 def test_a_script_can_contain_the_stand_ins() -> None:
     def native(function: object) -> str | None:
         place = getattr(function, "__module__", "")

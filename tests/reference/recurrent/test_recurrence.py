@@ -71,6 +71,7 @@ def test_errors_of_rounded_factors_are_within_their_bounds(delta: bool) -> None:
     assert float(off.max()) < 4
 
 
+@pytest.mark.slow
 def test_bounds_of_a_long_memory_do_not_grow_without_limit() -> None:
     terms = drawn(4000, delta=True, heads=1, decay=1e-4)
     answer = recur(terms, torch.zeros(1, 4, 3, dtype=DOUBLE), StateNoise(operands=2.0**-8))
