@@ -244,6 +244,10 @@ class _Parts:
         """Return whether the call has a tensor of this role."""
         return role in self._found
 
+    def names(self, role: Role) -> list[str]:
+        """Return the arguments of a role."""
+        return [parameter.name for parameter, _, _ in self._found.get(role, [])]
+
     def view(self, role: Role) -> View:
         """Return the first tensor of a role. Raises NotJudgeable if there is none."""
         if role not in self._found:
@@ -296,6 +300,7 @@ class _Keys(_Shelf):
         super().__init__(most_bytes)
         self._parts, self._dim = parts, dim
         self._caches = parts.caches()
+        self._named = [name for role in (Role.PAGE_TABLE, Role.KV_LENGTHS) for name in parts.names(role)]
 
     def query(self) -> View:
         """Return the queries [tokens, q heads, qk dim]; parts of their head dim are joined in a buffer of their own."""
@@ -308,8 +313,8 @@ class _Keys(_Shelf):
             if self._parts.has(Role.KEY):
                 return self._behind_prefix(span, request)
             keys, values = self._caches
-            key = _joined([_gathered(part, span, request) for part in keys])
-            return self.copied(key), self.copied(_gathered(values[..., : self._dim], span, request))
+            key = _joined([_gathered(part, span, request, self._named) for part in keys])
+            return self.copied(key), self.copied(_gathered(values[..., : self._dim], span, request, self._named))
         packed = [rows(self._parts.view(role), span.first_key, span.kv_len) for role in (Role.KEY, Role.VALUE)]
         for view, role in zip(packed, (Role.KEY, Role.VALUE), strict=True):
             if span.first_key < 0 or span.first_key + span.kv_len > self._parts.view(role).shape[0]:
@@ -323,7 +328,7 @@ class _Keys(_Shelf):
         key, value = (self._parts.tensors(role)[0] for role in (Role.KEY, Role.VALUE))
         paged = dataclasses.replace(span, kv_len=span.kv_len - key.shape[0])
         both = ((key, keys), (value, values))
-        key, value = (torch.cat((prefix, _gathered(cache, paged, request))) for prefix, cache in both)
+        key, value = (torch.cat((prefix, _gathered(cache, paged, request, self._named))) for prefix, cache in both)
         return self.copied(key), self.copied(value)
 
 
@@ -334,8 +339,8 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat(list(parts), dim=-1) if len(parts) > 1 else parts[0]
 
 
-def _gathered(cache: torch.Tensor, span: RequestSpan, request: int) -> torch.Tensor:
-    """Gather the tokens of a request from its pages."""
+def _gathered(cache: torch.Tensor, span: RequestSpan, request: int, named: Sequence[str]) -> torch.Tensor:
+    """Gather the tokens of a request from its pages, which the arguments `named` give it."""
     pages = torch.tensor(span.pages, dtype=torch.int64)
     if any(not 0 <= page < cache.shape[0] for page in span.pages):
         raise NotJudgeable("a page id lies outside of the pool")
@@ -346,10 +351,12 @@ def _gathered(cache: torch.Tensor, span: RequestSpan, request: int) -> torch.Ten
         first, size = int(unwritten[0]), cache.shape[1]
         raise NamesNothing(
             Breach(
-                ("block_tables", "seq_lens"),
-                f"request {request} has {span.kv_len} keys by seq_lens, and the one at {first}, slot {first % size} of "
-                f"page {span.pages[first // size]}, holds NaN: it was never written",
-                "FlashInfer's docstring of seq_lens: the KV length of each request",
+                tuple(named),
+                f"request {request} has {span.kv_len} keys by {' and '.join(named[1:]) or 'its plan'}, and the one at "
+                f"{first}, slot {first % size} of page {span.pages[first // size]}, holds NaN: it was never written",
+                "FlashInfer's docstring of seq_lens: the KV length of each request"
+                if "seq_lens" in named
+                else "lengths and pages of a request are those of keys that were written",
                 request,
             )
         )
