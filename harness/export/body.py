@@ -298,8 +298,8 @@ class _Writer:
             views = ["None" if view is None else self._view(view) for view in (each.view, *truths)]
             arguments = ", ".join([quoted(each.name), f"before[{index}]", *views])
             calls.append(f"        compare_cache({arguments}),")
-        # For each new token: page, slot, request and token, and its least and greatest value.
-        return [*lines, "    wrong = [", *calls, "    ]", "    return any(wrong)"]
+        comment = "    # Of each new token: page, slot, request and token, then its least and greatest values."
+        return [*lines, comment, "    wrong = [", *calls, "    ]", "    return any(wrong)"]
 
     def _tensors(self, expected: Iterable[ExpectedTensor], lists: Iterable[ExpectedLists]) -> list[str]:
         """Return the lines that call compare_tensor() and compare_lists(), and those of the right contents."""
@@ -312,7 +312,9 @@ class _Writer:
             views = [view for view in (some.view, some.scores, some.lengths, some.names) if view is not None]
             lines += self._elements(view.buffer for view in views[1:])
             calls.append(f"        compare_lists({', '.join([quoted(some.name), *map(self._view, views)])}),")
-        return [*lines, "    wrong = [", *calls, "    ]", "    return any(wrong)"]
+        # Lists have the scores to choose from instead.
+        explained = ["    # A result, the right one, and the largest error of a right kernel."] if expected else []
+        return [*lines, *explained, "    wrong = [", *calls, "    ]", "    return any(wrong)"]
 
     def _argument(self, name: str, value: Argument) -> str:
         return self._dialect.adapt(name, self._literal(value))
