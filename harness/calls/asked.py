@@ -127,9 +127,9 @@ class AskedCall:
             raise NotJudgeable(str(error)) from error
         if wild is not None:
             raise NamesNothing(wild)
-        self._masks = [_mask(arguments, span, known, planned) for span in self.spans]
         self._soft_cap = _soft_cap(arguments)
         _check(self.spans, self._query)
+        self._masks = [_mask(arguments, span, known, planned) for span in self.spans]
         leaves_empty = entry.leaves_empty_rows(arguments)
         self.silent = [n for n, span in enumerate(self.spans) if leaves_empty and span.q_len and not span.kv_len]
 

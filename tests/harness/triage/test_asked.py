@@ -17,7 +17,7 @@ from attnfuzz.harness.triage.evidence import BETWEEN, collect
 from attnfuzz.reference import case_file
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import Buffer, Call, CallAnswer, CallCase, Expected, View
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.case import Case, Mode, Request, Step
 from attnfuzz.reference.dtypes import DType
 
 
@@ -90,6 +90,14 @@ def test_a_call_whose_metadata_is_too_short_can_not_be_judged() -> None:
     assert isinstance(case, CallCase)
     with pytest.raises(NotJudgeable, match="does not say which keys every request has"):
         asked(case, 0, resolve(case.backend).contract)
+
+
+def test_a_negative_length_can_not_be_judged(runner: Runner) -> None:
+    step = Step(mode=Mode.EXTEND, requests=(Request(0, 2, 6), Request(1, 1, 3)), padded_tokens=3)
+    calls = calls_of(runner, replace(decode_case("trtllm_mha"), steps=(step,)))
+    buffers = tuple(replace(each, values=(-1, 3)) if each.name == "seq_lens" else each for each in calls.buffers)
+    with pytest.raises(NotJudgeable, match="does not say which keys every request has"):
+        asked(replace(calls, buffers=buffers), 0, resolve(calls.backend).contract)
 
 
 KEYS = Buffer(name="keys", dtype=DType.FLOAT32, size=8, values=(0, 1, 2, 3, 4, 5, 6, 7))
