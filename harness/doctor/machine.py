@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from packaging.version import Version
+
 from attnfuzz.harness.backends.registry import builtin, fixed
 from attnfuzz.harness.doctor.measurement import Measurement, information, not_measured
 from attnfuzz.harness.findings.environment import environment, version_of
@@ -9,6 +11,9 @@ from attnfuzz.kernels.building.bounded_command import TooSlow, output_of
 from attnfuzz.kernels.building.library_cache import NoCompiler
 from attnfuzz.kernels.cuda import toolkit, visible
 from attnfuzz.kernels.interface.backend import package_of
+
+TESTED = {"flashinfer-python": ("0.7.2.post1", "0.7.4")}
+"""The releases of packages that `make matrix` tests (scripts/versions.sh), the oldest first."""
 
 _SECONDS = 10.0
 _DISTRIBUTIONS = {"cudnn": "nvidia-cudnn-frontend"}
@@ -24,13 +29,25 @@ _NAMED = 3
 def versions() -> Iterator[Measurement]:
     """Yield a row for each component."""
     for name, text in environment().items():
-        yield information(name, text)
+        yield information(name, text + _untested(name, text))
     yield _nvcc()
     for gpu in visible.visible():
         arch = gpu.capability.replace(".", "")
         yield information(f"GPU {gpu.index}", f"{gpu.name}, SM{arch}, {gpu.memory / (1 << 30):.0f} GiB")
     if found := _libraries():
         yield information("libraries", ", ".join(f"{package} {version}" for package, version in found.items()))
+
+
+def _untested(package: str, version: str) -> str:
+    """Return the words on a release that is older or newer than those that `make matrix` tests, or ""."""
+    tested = TESTED.get(package)
+    if tested is None or Version(tested[0]) <= Version(version) <= Version(tested[-1]):
+        return ""
+    than = "older" if Version(version) < Version(tested[0]) else "newer"
+    return (
+        f", {than} than those tested ({' and '.join(tested)}): calls are bound to its own signatures, and one with an "
+        "argument that it lacks or has renamed is unsupported, with the argument's name"
+    )
 
 
 def _nvcc() -> Measurement:

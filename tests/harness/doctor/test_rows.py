@@ -1,10 +1,13 @@
 """Rows of an examination that need no process."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import fake_nvml
 import pytest
 
+from attnfuzz.harness.doctor import machine
 from attnfuzz.harness.doctor.bindings import first_on
 from attnfuzz.harness.doctor.machine import lacking
 from attnfuzz.harness.doctor.measurement import Mark, Measurement, guarded, judged
@@ -15,7 +18,7 @@ from attnfuzz.reference.user_error import UserError
 
 @pytest.mark.parametrize("arch", [Arch.BLACKWELL, Arch.BLACKWELL_ULTRA])
 def test_the_calls_made_first_on_blackwell_are_those_of_trtllm_gen(arch: Arch) -> None:
-    assert first_on(arch) == ("blackwell:trtllm_mha", "blackwell:trtllm_mla")
+    assert first_on(arch) == ("blackwell:trtllm_mha", "blackwell:trtllm_mha_windowed", "blackwell:trtllm_mla")
 
 
 def test_the_reasons_for_which_backends_do_not_run_are_grouped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,6 +27,29 @@ def test_the_reasons_for_which_backends_do_not_run_are_grouped(monkeypatch: pyte
     without_gpu = [row for row in rows if "GPU" in row.result]
     assert [row.result.partition(" (")[0] for row in without_gpu] == ["needs a GPU: NVIDIA's driver finds no device"]
     assert len(rows) <= 10
+
+
+@pytest.mark.parametrize(
+    ("release", "words"),
+    [
+        ("0.7.1", ", older than those tested"),
+        ("0.7.2.post1", ""),
+        ("0.7.4", ""),
+        ("0.8.0", ", newer than those tested"),
+    ],
+)
+def test_a_flashinfer_that_is_not_tested_has_a_line(monkeypatch: pytest.MonkeyPatch, release: str, words: str) -> None:
+    fake_nvml.install(monkeypatch)
+    monkeypatch.setattr(machine, "environment", lambda: {"flashinfer-python": release})
+    row = next(machine.versions())
+    assert row.result.partition(" (")[0] == release + words
+
+
+def test_the_releases_of_flashinfer_that_are_tested_are_those_of_make_matrix() -> None:
+    script = (Path(__file__).parents[3] / "scripts" / "versions.sh").read_text()
+    sets = re.search(r"SETS=.*?\"(.*)\"", script)
+    assert sets
+    assert machine.TESTED["flashinfer-python"] == tuple(each.partition(",")[2] for each in sets[1].split())
 
 
 @pytest.mark.parametrize(("error", "reported"), [(UserError("no GPU"), False), (ZeroDivisionError("division"), True)])
