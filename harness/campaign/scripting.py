@@ -2,7 +2,13 @@
 
 from collections import defaultdict
 
-from attnfuzz.harness.campaign.events import Event, FindingFiled, FindingMinimized, ScriptMade, SliceFinished
+from attnfuzz.harness.campaign.events import (
+    Event,
+    FindingFiled,
+    FindingMinimized,
+    ScriptMade,
+    SliceFinished,
+)
 from attnfuzz.harness.campaign.under_way import SuspectKey, UnderWay
 from attnfuzz.harness.search.examples import derive_seed
 from attnfuzz.harness.search.messages import Caught, Slice, SliceKind
@@ -57,13 +63,14 @@ class Scripting:
     def next(self, at: float, ended: float, *, searched: bool) -> UnderWay | None:
         """Return the next slice of a campaign that will have `ended`, or None if no script waits or no time is left.
 
-        Until the search is over (`searched`), scripts of symptoms and of failures that the ledger knows get at most
-        `SHARE` of the time.
+        Until the search is over (`searched`), scripts of symptoms and of failures that the ledger knows are made one at
+        a time, in at most `SHARE` of the time.
         """
         seconds = ended - SECONDS_TO_HAND_OVER - at
         held = {name for names in self.making.values() for name in names.values()}
         free = [each for name, each in self._waiting.items() if name not in held]
-        if not (searched or self._seconds <= SHARE * self._jobs * at):
+        one_runs = any(_can_wait(each) for name, each in self._waiting.items() if name in held)
+        if not searched and (one_runs or self._seconds > SHARE * self._jobs * at):
             free = [each for each in free if not _can_wait(each)]
         if not free or seconds <= 0:
             return None

@@ -23,7 +23,7 @@ from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli.backends import noise_words, uncalibrated
 from attnfuzz.harness.cli.campaign_answer import campaign_answer
 from attnfuzz.harness.cli.display import display_on, summarise
-from attnfuzz.harness.cli.given import Trees, chosen_backends, compiled_backends
+from attnfuzz.harness.cli.given import Trees, all_compiled, chosen_backends, compiled_backends, tree_of
 from attnfuzz.harness.cli.other_homes import refuse_other_home
 from attnfuzz.harness.cli.signals import stop_on_signals
 from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, details, print_line, tell
@@ -33,6 +33,7 @@ from attnfuzz.harness.ledger.file import Ledger, default_ledger
 from attnfuzz.harness.report.files import Written, write_reports
 from attnfuzz.harness.report.verdict import failure_words, why_idle
 from attnfuzz.harness.verdict.wording import clock, count
+from attnfuzz.kernels.interface.toolchain import only_compiled
 from attnfuzz.reference.case import Guard
 from attnfuzz.reference.device import Device
 
@@ -59,6 +60,8 @@ def start_campaign(
     chosen = PRESETS[preset]
     if examples is None and seconds is None:
         examples, seconds = chosen.examples, chosen.seconds
+    if not backends and only_compiled() and tree_of(trees) is None:
+        backends = all_compiled()
     names = compiled_backends(chosen_backends(backends, device, trees), tell)
     if jobs is None:
         # A cluster has GPUs that are not visible here.

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from attnfuzz.harness.backends.engines import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU, engines
-from attnfuzz.harness.backends.registry import on_device, resolve, with_libraries
+from attnfuzz.harness.backends.load import BackendFileError
+from attnfuzz.harness.backends.registry import fixed, names, on_device, resolve, with_libraries
 from attnfuzz.harness.cli.terminal import BadInput
 from attnfuzz.harness.findings.finding import case_path
 from attnfuzz.harness.sandbox.check import why_not
@@ -55,6 +56,26 @@ def chosen_backends(names: Sequence[str], device: Device | None, trees: Trees) -
     if tree is not None:
         named = tree.names(names)
     return tuple(dict.fromkeys(on_device(name, device) for name in with_libraries(named)))
+
+
+def all_compiled() -> tuple[str, ...]:
+    """Return the backends on GPUs that can run here and have compiled modules, or need none.
+
+    Raises BadInput if there are none.
+    """
+    found = [name for name in names() if name == fixed(name) and _is_compiled(name)]
+    if not found:
+        raise BadInput("no backend has a module that is compiled for a GPU here; attnfuzz build --quick compiles some")
+    return tuple(found)
+
+
+def _is_compiled(name: str) -> bool:
+    try:
+        backend = resolve(name)
+    except BackendFileError:
+        return False
+    on_gpu = backend.capability.device is Device.CUDA
+    return on_gpu and backend.missing() is None and not lacks_modules(backend)
 
 
 def compiled_backends(names: Sequence[str], tell: Callable[[str], None]) -> tuple[str, ...]:

@@ -20,6 +20,12 @@ _SPARES_ON_A_GPU = 2
 """A GPU worker takes seconds to start, for which deaths in quick succession would have to wait."""
 
 
+_QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+"""The number of hardware queues of a context. Eight contexts at once take 0.8 s each on an H200, 0.4 s with two queues
+(docs/results/gpu.md). Kernels on more streams than queues may wait for each other.
+"""
+
+
 class Team(NamedTuple):
     """The key of a group of workers: their device, and the import of an engine's release, if any."""
 
@@ -96,7 +102,7 @@ def environment_of_gpu(index: int) -> dict[str, str]:
     if not gpus:
         return {}
     compiled = {name: value for toolchain in toolchains() for name, value in toolchain.environment().items()}
-    return {"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)].uuid, **compiled}
+    return {"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)].uuid, _QUEUES: os.environ.get(_QUEUES, "2"), **compiled}
 
 
 def _xdist_number() -> int:

@@ -95,7 +95,7 @@ _FILE = options.PathTo(dir_okay=False)
     "--built",
     is_flag=True,
     help="Draw only geometries of GPU backends whose modules are compiled, as if ATTNFUZZ_BUILT were 1. Backends"
-    " without any are skipped and named.",
+    " without any are skipped and named. Without --backend, all others are tested.",
 )
 @click.option(
     "--resume",

@@ -95,6 +95,9 @@ def test_until_the_search_is_over_scripts_of_symptoms_and_known_failures_get_a_s
     assert waiting.next(40.0, 200.0, searched=False) is None
     assert waiting.next(40.0, 200.0, searched=True) is not None
     assert waiting.next(80.0, 200.0, searched=False) is not None
+    waiting(replace(known, name="another"))
+    waiting.making[1][known.fingerprint, known.case] = "known"
+    assert waiting.next(80.0, 200.0, searched=False) is None
     waiting(OTHER)
     assert (before, waiting.urgent) == (False, True)
     assert waiting.next(40.0, 200.0, searched=False) is not None

@@ -42,6 +42,17 @@ def gpu_of(team: Teams) -> str:
     return chosen
 
 
+@pytest.mark.parametrize("asked", [None, "8"])
+def test_contexts_have_two_hardware_queues_unless_the_environment_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, asked: str | None
+) -> None:
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", asked)
+    workers: Any = Teams().of(Team(Device.CUDA))
+    assert workers.options["environment"]["CUDA_DEVICE_MAX_CONNECTIONS"] == (asked or "2")
+
+
 def test_a_team_starts_when_it_is_first_asked_for_and_stays() -> None:
     both = Teams()
     gpu: Any = both.of(Team(Device.CUDA), "xqa")
