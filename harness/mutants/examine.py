@@ -10,6 +10,7 @@ from typing import Protocol
 from attnfuzz.harness.mutants.results import Fate, MeasuredCase, MutantOutcome
 from attnfuzz.harness.mutation.changes import Mutant, PlacedMutant
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.workers.supervisor import HandlerError
 from attnfuzz.harness.workers.task import Watch
 from attnfuzz.reference.any_case import AnyCase
 
@@ -74,11 +75,11 @@ def examined(
             raise Stopped
         if tally.ran and time.monotonic() - began >= seconds:
             break
-        verdict = runner.watched(each.case, watch)
+        verdict = _verdict(each.case, watch, runner)
         failure = None
         if verdict.failures:
             runner.renew()
-            failure = next(iter(runner.watched(each.case, watch).failures), None)
+            failure = next(iter(_verdict(each.case, watch, runner).failures), None)
         tally.add(each, verdict, failure)
         if tally.fate is not None:
             break
@@ -127,13 +128,22 @@ class _Tally:
         self.unconfirmed += bool(verdict.failures) and failure is None
 
 
+def _verdict(case: AnyCase, watch: Watch, runner: WatchingRunner) -> Verdict:
+    """Run a mutant on a case. What it breaks outside of the backend, such as memory that the harness needs, counts."""
+    try:
+        return runner.watched(case, watch)
+    except HandlerError as error:
+        message = str(error).strip().rpartition("\n")[-1]
+        return Verdict(observations=(Observation(kind=Kind.RAISED, place="the worker", message=message),))
+
+
 def _difference(case: AnyCase, mutant: Mutant, runner: WatchingRunner) -> str:
     """Return the first part of a case's plan that a mutant changes, adds or drops; "" if none does this time."""
     own, changed = (
         () if seen is None else seen.parts
         for seen in (
             runner.watched(case, Watch(parts=True)).watched,
-            runner.watched(case, Watch(parts=True, mutant=mutant)).watched,
+            _verdict(case, Watch(parts=True, mutant=mutant), runner).watched,
         )
     )
     parts = (

@@ -25,6 +25,7 @@ from attnfuzz.harness.mutants.run import crew, run
 from attnfuzz.harness.mutants.words import conclusion, render_markdown
 from attnfuzz.harness.mutation.changes import Mutant
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict, Watched
+from attnfuzz.harness.workers.supervisor import HandlerError
 from attnfuzz.harness.workers.task import Watch
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Case, Mode
@@ -83,6 +84,16 @@ def test_mutants_that_fail_by_themselves_have_fates_of_their_own() -> None:
     assert fate_after(failing(Kind.UNEXPECTED_REJECTION))[0] is Fate.RAISES
     assert fate_after(failing(Kind.HANG))[0] is Fate.HANGS
     assert fate_after(failing(Kind.RAISED, "MemoryError: "))[0] is Fate.OUT_OF_MEMORY
+
+
+def test_a_mutant_that_breaks_the_worker_around_it_ends_no_run() -> None:
+    class Broken(Scripted):
+        def watched(self, case: AnyCase, watch: Watch) -> Verdict:
+            raise HandlerError("Traceback:\n  a line\nOutOfMemory: no memory (Cannot allocate memory)\n")
+
+    found = examined(MUTANT, "x = 0", CASES, Broken(PLANNED), seconds=60.0, stop=threading.Event())
+    assert (found.fate, found.place, found.number) == (Fate.OUT_OF_MEMORY, "the worker", 2)
+    assert found.message.startswith("OutOfMemory: no memory")
 
 
 def test_survivors_change_a_plan_or_none() -> None:
