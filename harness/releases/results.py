@@ -48,12 +48,14 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
 class Searched(msgspec.Struct, frozen=True, kw_only=True):
     """A release's search: drawn examples, judged cases, and the campaign's name in the sweep's home.
 
-    `interrupted`: ended by a user or a signal. `failure` is the harness's error.
+    `refused` counts the drawn cases that were not run, by reason. `interrupted`: ended by a user or a signal. `failure`
+    is the harness's error.
     """
 
     examples: Count
     cases: Count
     campaign: str
+    refused: dict[str, Count] = {}
     interrupted: bool = False
     failure: str = ""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from attnfuzz.harness.releases.outcomes import Ending, in_words
@@ -38,6 +39,21 @@ def budget(asked: SweepPlan) -> str:
 def found_in(results: SweepResults, release: str) -> int:
     """Count the failures that the search of a release found."""
     return sum(release in row.wanted.found for row in results.rows)
+
+
+def new_refusals(results: SweepResults) -> list[str]:
+    """Return a sentence for each reason that a searched release gives to refuse cases, and the one before it does not.
+
+    Nothing judges a refused case, so a release that refuses what it should run has no failure.
+    """
+    searched = [(each, results.searched[each]) for each in results.asked.releases if each in results.searched]
+    return [
+        f"{shown(release)} refuses {count(times, 'drawn case')}, {shown(before)} none: {reason}"
+        for (before, earlier), (release, later) in pairwise(searched)
+        if earlier.cases and not earlier.interrupted
+        for reason, times in sorted(later.refused.items(), key=lambda each: -each[1])
+        if reason not in earlier.refused
+    ]
 
 
 def unable(results: SweepResults, release: str, backends: tuple[str, ...]) -> str:
@@ -97,6 +113,7 @@ def render_markdown(results: SweepResults, engine: Engine) -> str:
         sentence=sentence,
         budget=budget(results.asked),
         found_in=partial(found_in, results),
+        refusals=new_refusals(results),
         unable=lambda release: unable(
             results, release, tuple(engine.backend(release, kind) for kind in results.asked.kinds)
         ),

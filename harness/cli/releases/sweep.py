@@ -1,6 +1,7 @@
 """`attnfuzz sweep`: failures by release, those that are reported and those that a search of each release finds."""
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -139,6 +140,7 @@ def _search(asked: SweepPlan, out: Path, backends: tuple[str, ...]) -> Searched:
         examples=sum(score.tally.searched for score in standing.scores.values()),
         cases=standing.runs,
         campaign=campaign,
+        refused=dict(sum((score.unsupported for score in standing.scores.values()), Counter[str]())),
         interrupted=standing.finished is not None and standing.finished.interrupted,
         failure=_failure(standing),
     )

@@ -43,6 +43,8 @@ def print_sweep(console: Console, last: Console, results: SweepResults, engine: 
         backends = tuple(engine.backend(release, kind) for kind in results.asked.kinds)
         if reason := words.unable(results, release, backends):
             print_line(console, f"{words.shown(release)} can't be run: {reason}", "yellow")
+    for refusal in words.new_refusals(results):
+        _wrapped(console, refusal)
     for number, row in numbered:
         console.print()
         _print_row(console, number, row)

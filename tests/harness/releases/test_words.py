@@ -4,12 +4,14 @@ import pytest
 from fake_engine import ENGINE
 from fake_releases import ENDINGS
 from harness_cases import decode_case
+from msgspec.structs import replace
 
 from attnfuzz.harness.releases.results import Cell, FailureRow, Searched, SweepPlan, SweepResults
 from attnfuzz.harness.releases.wanted import Wanted
 from attnfuzz.harness.releases.words import (
     budget,
     found_in,
+    new_refusals,
     not_yet_run,
     render_markdown,
     sentence,
@@ -75,6 +77,22 @@ def test_a_reason_shared_by_all_backends_of_a_release_is_reported_once() -> None
     )
     assert unable(one, "1.0", ("a", "b")) == "b: no such class; it broke"
     assert unable(one, "1.1", ("c", "d")) == ""
+
+
+def searched(cases: int, **refused: int) -> Searched:
+    return Searched(examples=cases, cases=cases, campaign="", refused=refused)
+
+
+def test_cases_that_a_release_refuses_and_the_one_before_it_does_not_are_named_with_the_reason() -> None:
+    later = searched(8, heads=1, pages=3, sinks=2)
+    several = results(searched={"1.0": searched(10, heads=2), "1.1": later})
+    assert new_refusals(several) == [
+        "1.1 refuses 3 drawn cases, 1.0 none: pages",
+        "1.1 refuses 2 drawn cases, 1.0 none: sinks",
+    ]
+    assert "## Refusals\n- 1.1 refuses 3 drawn cases, 1.0 none: pages\n" in render_markdown(several, ENGINE)
+    for unknown in (searched(0), replace(searched(10), interrupted=True)):
+        assert new_refusals(results(searched={"1.0": unknown, "1.1": later})) == []
 
 
 def test_found_failures_are_counted_by_release() -> None:
