@@ -10,7 +10,7 @@ from typing import Protocol
 from attnfuzz.harness.mutants.results import Fate, MeasuredCase, MutantOutcome
 from attnfuzz.harness.mutation.changes import Mutant, PlacedMutant
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
-from attnfuzz.harness.workers.supervisor import HandlerError
+from attnfuzz.harness.workers.supervisor import HandlerError, Refused
 from attnfuzz.harness.workers.task import Watch
 from attnfuzz.reference.any_case import AnyCase
 
@@ -129,9 +129,14 @@ class _Tally:
 
 
 def _verdict(case: AnyCase, watch: Watch, runner: WatchingRunner) -> Verdict:
-    """Run a mutant on a case. What it breaks outside of the backend, such as memory that the harness needs, counts."""
+    """Run a mutant on a case. What it breaks outside of the backend, such as memory that the harness needs, counts.
+
+    A question whose answer only a server knows says nothing about the mutant: its case is not supported.
+    """
     try:
         return runner.watched(case, watch)
+    except Refused as error:
+        return Verdict(unsupported=str(error))
     except HandlerError as error:
         message = str(error).strip().rpartition("\n")[-1]
         return Verdict(observations=(Observation(kind=Kind.RAISED, place="the worker", message=message),))

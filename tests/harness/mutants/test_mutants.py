@@ -25,7 +25,7 @@ from attnfuzz.harness.mutants.run import crew, run
 from attnfuzz.harness.mutants.words import conclusion, render_markdown
 from attnfuzz.harness.mutation.changes import Mutant
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict, Watched
-from attnfuzz.harness.workers.supervisor import HandlerError
+from attnfuzz.harness.workers.supervisor import HandlerError, Refused
 from attnfuzz.harness.workers.task import Watch
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Case, Mode
@@ -86,14 +86,26 @@ def test_mutants_that_fail_by_themselves_have_fates_of_their_own() -> None:
     assert fate_after(failing(Kind.RAISED, "MemoryError: "))[0] is Fate.OUT_OF_MEMORY
 
 
-def test_a_mutant_that_breaks_the_worker_around_it_ends_no_run() -> None:
-    class Broken(Scripted):
-        def watched(self, case: AnyCase, watch: Watch) -> Verdict:
-            raise HandlerError("Traceback:\n  a line\nOutOfMemory: no memory (Cannot allocate memory)\n")
+class Broken(Scripted):
+    """A runner whose worker can't run any case."""
 
-    found = examined(MUTANT, "x = 0", CASES, Broken(PLANNED), seconds=60.0, stop=threading.Event())
+    def __init__(self, error: Exception) -> None:
+        super().__init__(PLANNED)
+        self.error = error
+
+    def watched(self, case: AnyCase, watch: Watch) -> Verdict:
+        raise self.error
+
+
+def test_a_mutant_that_breaks_the_worker_around_it_ends_no_run() -> None:
+    memory = HandlerError("Traceback:\n  a line\nOutOfMemory: no memory (Cannot allocate memory)\n")
+    found = examined(MUTANT, "x = 0", CASES, Broken(memory), seconds=60.0, stop=threading.Event())
     assert (found.fate, found.place, found.number) == (Fate.OUT_OF_MEMORY, "the worker", 2)
     assert found.message.startswith("OutOfMemory: no memory")
+    asked = Broken(Refused("the engine asks for a setting"))
+    unanswered = examined(MUTANT, "x = 0", CASES, asked, seconds=60.0, stop=threading.Event())
+    assert (unanswered.fate, unanswered.refused) == (Fate.REFUSES, 3)
+    assert unanswered.message == "the engine asks for a setting"
 
 
 def test_survivors_change_a_plan_or_none() -> None:
