@@ -77,7 +77,9 @@ class TraceLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FileTracer:
-    """Writes a trace of one case to a file, flushed line by line."""
+    """Writes a trace of one case to a file, flushed line by line. A script has no code of a backend's own."""
+
+    with_own = False
 
     def __init__(self, file: TextIO, memory: PlacedMemory, outputs: Outputs) -> None:
         self._file, self._memory = file, memory

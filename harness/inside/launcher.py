@@ -39,7 +39,9 @@ class Launched(NamedTuple):
 
 
 class Tracer(Protocol):
-    """Traces every launch, before and after."""
+    """Traces every launch, before and after; those of a backend's own code only `with_own`, and before."""
+
+    with_own: bool
 
     def begin_step(self, index: int, mode: str, *, related: bool = False) -> None:
         """Note that a step of a case begins, or of its `related` case."""
@@ -454,7 +456,7 @@ class JournalingLauncher:
         if self._tracer is not None and not self._replays:
             with self._on_record():
                 for op, arguments in launches:
-                    if not op.own:
+                    if self._tracer.with_own or not op.own:
                         self._tracer.launch(op, arguments)
 
     @contextmanager

@@ -17,8 +17,11 @@ from attnfuzz.kernels.interface.backend import Op
 class PlanDigest:
     """Digests each launch as it is made, and each result. It is the tracer of a launcher.
 
-    `parts` has each argument and result with a digest of its own, in order.
+    `parts` has each argument and result with a digest of its own, in order. What a release passes to stand-ins of
+    classes, and to its own Triton kernels, is its plan as well.
     """
+
+    with_own = True
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=16)

@@ -21,6 +21,7 @@ class Recorder:
     """Keeps every launch of a kernel or a plan, in order."""
 
     launches: list[Launched] = field(default_factory=list)
+    with_own: bool = False
 
     def begin_step(self, index: int, mode: str, *, related: bool = False) -> None:
         """Steps are not distinguished."""

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from recorder import Recorder
 
 from attnfuzz.harness.inside import launcher as launcher_module
 from attnfuzz.harness.inside.launcher import JournalingLauncher, Launched, LaunchError, Stopwatch, tensors_of
+from attnfuzz.harness.inside.plan_digest import PlanDigest
 from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.memory.seal import Seal
 from attnfuzz.harness.verdict.failures import Kind
@@ -350,6 +352,22 @@ def test_a_reported_breach_is_reported_with_the_launch_that_follows_and_no_other
     assert broken.message == "a call of add breaks its contract: x has 2 rows for 3 requests"
     launcher.begin_step(1, "decode")
     assert launcher.broken == []
+
+
+def test_launches_of_a_backends_own_code_are_in_its_plan_and_in_no_script(
+    memory: GuardedMemory, tensors: dict[str, Any]
+) -> None:
+    def digest(amount: int) -> str:
+        made = PlanDigest()
+        launcher = JournalingLauncher(memory, lambda _: None, made)
+        tensors["out"].zero_()
+        launcher.launch(replace(ADD, own=True), **tensors, amount=amount)
+        return made.hexdigest()
+
+    assert digest(1) == digest(1) != digest(2)
+    recorder = Recorder()
+    JournalingLauncher(memory, lambda _: None, recorder).launch(replace(ADD, own=True), **tensors, amount=1)
+    assert recorder.launches == []
 
 
 def test_a_launch_that_fails_unnoticed_is_observed_and_only_that(
