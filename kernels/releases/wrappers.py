@@ -95,6 +95,8 @@ class PlannedWrapper:
         self._planned_window = given["window_left"]
         self._logits_soft_cap = given["logits_soft_cap"] or 0.0
         self._page_size = given["page_size"]
+        dim = given["head_dim"] if "head_dim" in given else given["head_dim_qk"]
+        self._geometry = (given["num_qo_heads"], given["num_kv_heads"], dim, self._page_size)
         self._dtypes = (given["q_data_type"], given["kv_data_type"] or given["q_data_type"])
 
     def keep_lengths(self, lengths: torch.Tensor, indptr: torch.Tensor) -> None:
@@ -154,6 +156,7 @@ class PlannedWrapper:
         for name, found, due in zip(("q", "kv", "out"), (query, pool, out), (*self._dtypes, out_dtype), strict=True):
             if found.dtype != due:
                 raise ValueError(f"{name} is {found.dtype}, but the wrapper was planned for {due}")
+        self._check_geometry(query, pool)
         if out.shape != query.shape:
             raise ValueError(f"out is {tuple(out.shape)}, and q {tuple(query.shape)}")
         op = PAGED_RUNS[f"{self.owner}.run"]
@@ -188,6 +191,14 @@ class PlannedWrapper:
             # One that is refused is launched for the record.
             current(op.name).launch(op, arguments)
         check_rows(rows, rows if planned is None else planned)
+
+    def _check_geometry(self, query: torch.Tensor, pool: torch.Tensor) -> None:
+        """Raise ValueError for other heads, dims or pages than planned, for which kernels and chunks are chosen."""
+        heads, slots = (-2, -3) if self._kv_layout == "NHD" else (-3, -2)
+        found = (query.shape[1], pool.shape[heads], query.shape[2], pool.shape[slots])
+        if found != self._geometry:
+            named = "query heads, KV heads, head dim and page size"
+            raise ValueError(f"{named} are {found}, but the wrapper was planned for {self._geometry}")
 
     def _in_pages(self, cache: Any) -> Any:
         """Return a pool of tokens as one of pages of one token (flashinfer/utils.py, _expand_4d)."""

@@ -88,6 +88,19 @@ def test_a_query_of_another_dtype_than_planned_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("bench")
+def test_other_heads_dims_or_pages_than_planned_are_refused() -> None:
+    query, cache = torch.zeros(1, 2, DIM), pool()
+    for other in (
+        (torch.zeros(1, 4, DIM), cache),
+        (query, torch.zeros(6, 2, PAGE, 2, DIM)),
+        (torch.zeros(1, 2, 2 * DIM), cache),
+        (query, torch.zeros(6, 2, 2 * PAGE, 1, DIM)),
+    ):
+        with pytest.raises(ValueError, match=r"planned for \(2, 1, 8, 4\)"):
+            prefilled([5], *other)
+
+
+@pytest.mark.usefixtures("bench")
 def test_a_request_without_pages_has_no_keys() -> None:
     wrapper = BatchPrefillWithPagedKVCacheWrapper(torch.zeros(64, dtype=torch.uint8), "NHD", backend="fa2")
     tokens = torch.randn(6, 1, DIM), torch.randn(6, 1, DIM)
