@@ -129,7 +129,7 @@ class _Tally:
 
 
 def _verdict(case: AnyCase, watch: Watch, runner: WatchingRunner) -> Verdict:
-    """Run a mutant on a case. What it breaks outside of the backend, such as memory that the harness needs, counts.
+    """Run a mutant on a case. Errors of the worker around the backend count, such as too little memory for it.
 
     A question whose answer only a server knows says nothing about the mutant: its case is not supported.
     """

@@ -44,7 +44,7 @@ def found_in(results: SweepResults, release: str) -> int:
 def new_refusals(results: SweepResults) -> list[str]:
     """Return a sentence for each reason that a searched release gives to refuse cases, and the one before it does not.
 
-    Nothing judges a refused case, so a release that refuses what it should run has no failure.
+    Nothing judges a refused case, so a release that wrongly refuses some has no failure.
     """
     searched = [(each, results.searched[each]) for each in results.asked.releases if each in results.searched]
     return [
