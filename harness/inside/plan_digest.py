@@ -17,8 +17,8 @@ from attnfuzz.kernels.interface.backend import Op
 class PlanDigest:
     """Digests each launch as it is made, and each result. It is the tracer of a launcher.
 
-    `parts` has each argument and result with a digest of its own, in order. Arguments of stand-ins for classes, and of a
-    release's own Triton kernels, are its plan as well.
+    `parts` has each argument and result with a digest of its own, in order. Arguments of stand-ins for classes, and of
+    a release's own Triton kernels, are its plan as well.
     """
 
     with_own = True
