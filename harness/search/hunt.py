@@ -40,6 +40,9 @@ from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.device import Device
 
+MOST_HIDDEN = 8
+"""Maximum number of known failures that are taken from a case one after another."""
+
 _Ran = tuple[AnyCase, Verdict, tuple[AnyCase, ...]]
 """A case, its verdict, and the cases that its worker had run before it."""
 
@@ -205,11 +208,18 @@ class Hunt:
         return self._new(case, verdict, history)
 
     def _beneath_known(self, case: AnyCase, verdict: Verdict, history: tuple[AnyCase, ...]) -> _Ran:
-        """Return a case without the known reason of its worst failure, unless that is on file or being settled."""
-        if not verdict.failures or not self._failures.is_unsettled(case, verdict):
-            return case, verdict, history
-        less, again = self._recognition.beneath(case, verdict)
-        return (case, verdict, history) if less == case else (less, again, self._runner.history)
+        """Return a case without the known reasons of its failures, as far as these are not on file or being settled.
+
+        A drawn case may have several of them, each of which hides the next one.
+        """
+        for _ in range(MOST_HIDDEN):
+            if not verdict.failures or not self._failures.is_unsettled(case, verdict):
+                break
+            less, again = self._recognition.beneath(case, verdict)
+            if less == case:
+                break
+            case, verdict, history = less, again, self._runner.history
+        return case, verdict, history
 
     def _new(
         self, case: AnyCase, verdict: Verdict, history: tuple[AnyCase, ...], *, awaited: Sequence[Observation] = ()

@@ -143,12 +143,14 @@ def _largest(margins: dict[str, float], others: dict[str, float]) -> dict[str, f
 class Recognized(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of failures that an entry of the ledger, or a known cause, may account for. They can be added.
 
-    `passed` of them did not occur without a feature that it needs, and `beneath` of them did. Others were settled in
-    full: the entry matches the smallest case of `agreed`, and not that of `elsewhere`.
+    `passed` of them did not occur without a feature that it needs, and `beneath` of them did. `refused` are those for
+    which there is no such case, or the backend does not support it. Others were settled in full: the entry matches the
+    smallest case of `agreed`, and not that of `elsewhere`.
     """
 
     passed: Count = 0
     beneath: Count = 0
+    refused: Count = 0
     agreed: Count = 0
     elsewhere: Count = 0
 
@@ -157,6 +159,7 @@ class Recognized(msgspec.Struct, frozen=True, kw_only=True):
         return Recognized(
             passed=self.passed + other.passed,
             beneath=self.beneath + other.beneath,
+            refused=self.refused + other.refused,
             agreed=self.agreed + other.agreed,
             elsewhere=self.elsewhere + other.elsewhere,
         )

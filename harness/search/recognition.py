@@ -75,11 +75,16 @@ class Recognition:
             needed = needed or (words | removed if removed else needed)
         again = self._runner.verdict(less) if less != case else None
         if again is None or again.unsupported is not None:
+            if accounts:
+                self._count(entries, Recognized(refused=1))
             return case, verdict
+        if fingerprint.among(again.failures) is not None:
+            self._count(entries, Recognized(beneath=1))
+            return less, again
         if again.failures:
-            # A failure of another kind, which this one hid, does not speak against the entry.
-            if fingerprint.among(again.failures) is not None:
-                self._count(entries, Recognized(beneath=1))
+            # Another failure, which this one hid, does not speak against the entry.
+            if entries:
+                self._count(entries, Recognized(passed=1))
             return less, again
         deadly = failure.kind in DEATHS
         if not (entries or deadly or self._fails_alone(case, fingerprint, accounts)):

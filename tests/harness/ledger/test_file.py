@@ -145,6 +145,10 @@ def test_an_entry_that_matched_gets_no_remark(event: FindingFiled | FindingCheck
                 "most do not need its features: narrow it"
             ),
         ),
+        (
+            Recognized(passed=2, refused=3),
+            "2 failures passed without its features; 3 failures could not be run without them",
+        ),
         # A rare failure seems to pass without any feature; minimizing it repeats its runs.
         (
             Recognized(passed=40, agreed=1, elsewhere=2),

@@ -64,6 +64,21 @@ def test_a_fault_beneath_a_known_one_is_found_without_its_feature() -> None:
     assert (found.observation.kind, found.needs) == (Kind.OUTPUT_MISMATCH, ("window",))
 
 
+def test_known_failures_that_hide_each_other_are_counted_and_none_is_settled() -> None:
+    judge = Dying(SINKS_DIE, Fault(needs=("window",), kinds=(Kind.OUTPUT_MISMATCH,)))
+    other = Entry(backend="fake", kind=Kind.OUTPUT_MISMATCH, features=("window",), reason="windows are ignored")
+    sent = hunt(judge, st.just(featured(window=3, sinks=True)), ledger=(ENTRY, other), examples=1)[1]
+    assert not [each for each in sent if isinstance(each, Suspect)]
+    assert counted(sent) == {1: Recognized(passed=1), 2: Recognized(passed=1)}
+
+
+def test_a_failure_that_can_t_be_run_without_the_feature_of_an_entry_is_settled_and_counted() -> None:
+    judge = Dying(SINKS_DIE, refuses=lambda case: not case.geometry.sinks)
+    sent = hunt(judge, st.just(featured(sinks=True)), ledger=(ENTRY,), examples=1)[1]
+    assert caught(sent)
+    assert counted(sent) == {1: Recognized(refused=1)}
+
+
 def test_a_kept_case_is_searched_beneath_its_known_failure() -> None:
     judge = Dying(SINKS_DIE, Fault(needs=("window",), kinds=(Kind.OUTPUT_MISMATCH,)))
     kept = (Replay(case=featured(window=3, sinks=True)),)
