@@ -264,8 +264,9 @@ class Campaign:
     @property
     def _cut_short(self) -> bool:
         """Whether the campaign ends before its budget, because it was stopped or has its finding with the script."""
-        found = self._plan.until_finding and bool(self._standing.unexpected)
-        return self._stop.is_set() or (found and not self._scripting.urgent)
+        waiting = self._scripting.waiting
+        found = self._plan.until_finding and any(each.name not in waiting for each in self._standing.unexpected)
+        return self._stop.is_set() or found
 
     def _check_driver(self) -> Iterator[Event]:
         """End as after a GPU that is gone, if the driver keeps all jobs waiting at the end of the time."""

@@ -55,11 +55,6 @@ class Scripting:
         """The findings without a script, and without a reason for that."""
         return tuple(self._waiting)
 
-    @property
-    def urgent(self) -> bool:
-        """Whether a new cause is among them."""
-        return not all(map(_can_wait, self._waiting.values()))
-
     def next(self, at: float, ended: float, *, searched: bool) -> UnderWay | None:
         """Return the next slice of a campaign that will have `ended`, or None if no script waits or no time is left.
 

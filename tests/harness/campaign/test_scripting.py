@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from campaign_events import filed
 from fake_campaign import ScriptedJobs, begin, of, plan
-from fake_search import FakeJobs, FakeJudge, decode, fails_on_long, observed
+from fake_search import FakeJobs, FakeJudge, decode, fails_on_long, handed_over, observed
 from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.engine import Campaign
@@ -14,6 +14,7 @@ from attnfuzz.harness.campaign.events import (
     Event,
     FindingFiled,
     FindingMinimized,
+    JobFailed,
     ScriptMade,
     SliceFinished,
     SliceStarted,
@@ -22,7 +23,7 @@ from attnfuzz.harness.campaign.jobs import JobEnded
 from attnfuzz.harness.campaign.plan import Limits, Plan
 from attnfuzz.harness.campaign.scripting import JOB_KILLED, NOT_MADE, SECONDS_TO_HAND_OVER, Scripting
 from attnfuzz.harness.search.messages import AnyMessage, Caught, HandedOver, SliceDone, SliceKind, Suspect, Tally
-from attnfuzz.harness.verdict.failures import Verdict
+from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 
 ONE, OTHER = (filed(decode(length), name) for length, name in ((7, "one"), (8, "other")))
@@ -91,7 +92,6 @@ def test_until_the_search_is_over_scripts_of_symptoms_and_known_failures_get_a_s
         unsupported={},
     )
     waiting = scripting([known, spent])
-    before = waiting.urgent
     assert waiting.next(40.0, 200.0, searched=False) is None
     assert waiting.next(40.0, 200.0, searched=True) is not None
     assert waiting.next(80.0, 200.0, searched=False) is not None
@@ -99,7 +99,6 @@ def test_until_the_search_is_over_scripts_of_symptoms_and_known_failures_get_a_s
     waiting.making[1][known.fingerprint, known.case] = "known"
     assert waiting.next(80.0, 200.0, searched=False) is None
     waiting(OTHER)
-    assert (before, waiting.urgent) == (False, True)
     assert waiting.next(40.0, 200.0, searched=False) is not None
 
 
@@ -147,6 +146,27 @@ def test_a_finding_whose_campaign_is_over_before_its_script_says_so(
     assert (made.kept, made.obstacle) == (False, NOT_MADE)
     report = next((tmp_path / "findings").glob("*/report.txt")).read_text()
     assert report.endswith(f"\n\nNo script shows the failure: {NOT_MADE}.\n")
+
+
+def test_a_campaign_until_a_finding_does_not_wait_for_the_scripts_of_others(tmp_path: Path) -> None:
+    first, other = (
+        Caught(
+            fingerprint=Fingerprint.of("fake", failure),
+            first=decode(7),
+            case=decode(7),
+            observation=failure,
+            verdict=Verdict(observations=(failure,)),
+            script_follows=True,
+        )
+        for failure in (observed(), observed(Kind.UNWRITTEN))
+    )
+    suspects = (
+        Suspect(fingerprint=each.fingerprint, case=each.case, observation=each.observation) for each in (first, other)
+    )
+    jobs = ScriptedJobs([*suspects, first, other, handed_over(first), JobEnded(0, "gone")])
+    events = list(begin(plan(tmp_path, until_finding=True), jobs).events())
+    assert [each.observation.kind for each in of(FindingFiled, events)] == [Kind.OUTPUT_MISMATCH, Kind.UNWRITTEN]
+    assert not of(JobFailed, events)
 
 
 def test_a_job_that_was_killed_by_a_script_is_not_given_it_again(tmp_path: Path) -> None:
