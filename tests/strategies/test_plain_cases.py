@@ -46,6 +46,7 @@ def test_rows_that_were_never_written_show() -> None:
     assert {case.outputs for case in plain_cases(Capability(), "mine")} == {Outputs.POISONED}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(builtin()))
 def test_a_built_in_backend_has_plain_cases_that_it_supports_in_each_of_its_modes(name: str) -> None:
     can = builtin()[name].capability

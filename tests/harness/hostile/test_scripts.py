@@ -49,6 +49,7 @@ def called(text: str) -> set[str]:
     return {node.id for node in nodes}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "text"),
     [*((Target.NATIVE, text) for text in HOSTILE), *((Target.FLASHINFER, text) for text in HOSTILE[::5])],

@@ -160,6 +160,7 @@ def test_a_failure_that_another_job_is_settling_is_left_to_it() -> None:
 GPU = Capability(device=Device.CUDA, modes=MODES, layouts=(KvLayout.HND,), windows=True, sinks=True, soft_cap=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", Device)
 def test_features_of_known_deaths_are_drawn_in_few_cases_on_a_gpu(device: Device) -> None:
     judge, examples = Dying(SINKS_DIE), 200
@@ -186,6 +187,7 @@ def test_a_feature_is_taken_away_with_a_form_that_depends_on_it() -> None:
     assert judge.judged[-1] == featured()
 
 
+@pytest.mark.slow
 def test_every_feature_of_a_known_death_is_drawn_rarely() -> None:
     """In so few cases that none keeps it, for each feature that they have and that can be taken away."""
     cases: list[Case] = []

@@ -143,6 +143,7 @@ _ON_CPU: dict[str, Callable[..., None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", FLASHINFER_ROPE, ids=lambda each: each.name)
 def test_drawn_cases_pass_on_the_installed_signature(backend: GpuBackend) -> None:
     passes_drawn_cases(backend, _ON_CPU, 15)

@@ -36,6 +36,7 @@ def passes(verdict: Verdict) -> None:
     assert verdict.unsupported is None or "interpreter" in verdict.unsupported or "fp8" in verdict.unsupported
 
 
+@pytest.mark.slow
 @examples(25, 300)
 @pytest.mark.parametrize("name", COMPILED)
 def test_drawn_cases_pass_but_for_fp8_in_vllm(name: str, count: int) -> None:

@@ -46,6 +46,7 @@ def test_a_few_drawn_cases_show_a_conversion_to_fp16() -> None:
     assert all(case.magnitude is not Magnitude.PLAIN for case in wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("magnitude", Magnitude)
 @pytest.mark.parametrize("backend", ["native", "torch_sdpa", "function"])

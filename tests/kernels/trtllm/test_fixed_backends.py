@@ -148,6 +148,7 @@ def _compiled() -> None:
     build.load()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", [MHA_SCALED, MHA_NVFP4], ids=lambda each: each.name)
 def test_drawn_cases_of_every_granularity_pass(backend: TrtllmBackend) -> None:
     can = backend.capability

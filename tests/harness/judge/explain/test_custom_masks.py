@@ -60,6 +60,7 @@ START = 96
 """The first bit of the second request: 4 x 24 bits are 12 bytes."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [

@@ -67,6 +67,7 @@ def test_drawn_cases_pass(backend: str, count: int) -> None:
     assert rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", varlen.OUT_ARGUMENTS, ids=lambda rule: rule.form)
 def test_a_form_is_right_or_refused(rule: ArgumentRule) -> None:
     mask = Mask.FULL if rule.form is F.WINDOW_DEFAULT else Mask.CAUSAL
