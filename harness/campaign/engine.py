@@ -299,9 +299,7 @@ class Campaign:
             run = self._tasks.next(at, self._running.values(), self._tallies.unsent) or self._scripting.awaited(job, at)
             if run is None:
                 continue
-            making = self._scripting.making[job]
-            making.update(run.unscripted)
-            run.unscripted = making
+            self._scripting.begin(job, run)
             self._running[job] = run
             self._last_message_at[job] = self._clock()
             yield run.started(job)

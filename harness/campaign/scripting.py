@@ -73,6 +73,11 @@ class Scripting:
         task = self._slice(finding.case.backend, finding.name, scripted=_caught(finding), seconds=seconds)
         return UnderWay(task, since=at, unscripted={(finding.fingerprint, finding.case): finding.name})
 
+    def begin(self, job: int, run: UnderWay) -> None:
+        """Let a slice have the scripts that its job makes, with its own one."""
+        self.making[job].update(run.unscripted)
+        run.unscripted = self.making[job]
+
     def awaited(self, job: int, at: float) -> UnderWay | None:
         """Return a slice that waits for the scripts of a job which has nothing else to do, or None if it has none."""
         making = self.making[job]
