@@ -98,7 +98,7 @@ def _of_recognized(counts: Recognized) -> str:
     """
     seen = [f"{count(counts.passed, 'failure')} passed without its features"] if counts.passed else []
     seen += [f"{count(counts.beneath, 'failure')} also occurred without its features"] if counts.beneath else []
-    seen += [f"{count(counts.refused, 'failure')} could not be run without them"] if counts.refused else []
+    seen += [f"{count(counts.refused, 'failure')} could not be run without its features"] if counts.refused else []
     if counts.elsewhere:
         seen.append(f"{counts.elsewhere:,} of {counts.agreed + counts.elsewhere:,} minimized had another cause")
     wide = counts.beneath > max(1, counts.passed) or counts.elsewhere > max(1, counts.agreed)

@@ -2,13 +2,7 @@
 
 from collections import defaultdict
 
-from attnfuzz.harness.campaign.events import (
-    Event,
-    FindingFiled,
-    FindingMinimized,
-    ScriptMade,
-    SliceFinished,
-)
+from attnfuzz.harness.campaign.events import Event, FindingFiled, FindingMinimized, ScriptMade, SliceFinished
 from attnfuzz.harness.campaign.under_way import SuspectKey, UnderWay
 from attnfuzz.harness.search.examples import derive_seed
 from attnfuzz.harness.search.messages import Caught, Slice, SliceKind
@@ -45,6 +39,7 @@ class Scripting:
             case FindingMinimized(name=name, finding=finding):
                 self._waiting.pop(name, None)
                 self._waiting[finding.name] = finding
+                self._forget(name, finding)
             case ScriptMade(name=name, obstacle=obstacle) if obstacle != NOT_MADE:
                 self._waiting.pop(name, None)
             case SliceFinished(kind=SliceKind.SCRIPTED, seconds=seconds):
@@ -77,6 +72,12 @@ class Scripting:
         """Let a slice have the scripts that its job makes, with its own one."""
         self.making[job].update(run.unscripted)
         run.unscripted = self.making[job]
+
+    def _forget(self, name: str, finding: FindingFiled) -> None:
+        """Forget the script of the case that a smaller one replaces: the new finding may have the same name."""
+        for making in self.making.values():
+            for key in [key for key, made in making.items() if made == name and key[1] != finding.case]:
+                del making[key]
 
     def awaited(self, job: int, at: float) -> UnderWay | None:
         """Return a slice that waits for the scripts of a job which has nothing else to do, or None if it has none."""

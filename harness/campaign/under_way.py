@@ -16,8 +16,8 @@ class UnderWay:
     """A job's results so far on `task`, which started at `since`.
 
     `again` are the suspects that the slice reruns, `suspects` its own unsettled ones. `unscripted` are the
-    findings whose scripts its job is making, by their failures. `claimed` are the failures that it may settle, at any
-    place if they are faults.
+    findings whose scripts its job is making, by their failures. `claimed` are the failures that it may settle
+    (`Fingerprint.claimed`).
     """
 
     task: Slice

@@ -102,6 +102,15 @@ def test_until_the_search_is_over_scripts_of_symptoms_and_known_failures_get_a_s
     assert waiting.next(40.0, 200.0, searched=False) is not None
 
 
+def test_the_script_of_a_case_that_was_minimized_meanwhile_is_forgotten() -> None:
+    waiting = scripting([ONE])
+    waiting.making[0][ONE.fingerprint, ONE.case] = "one"
+    smaller = replace(OTHER, name="one")
+    waiting.making[1][smaller.fingerprint, smaller.case] = "one"
+    waiting(FindingMinimized(at=2.0, name="one", finding=smaller))
+    assert waiting.making == {0: {}, 1: {(smaller.fingerprint, smaller.case): "one"}}
+
+
 def test_no_script_begins_at_the_very_end() -> None:
     assert scripting([ONE]).next(39.5, 40.0, searched=True) is None
 

@@ -147,7 +147,7 @@ def test_an_entry_that_matched_gets_no_remark(event: FindingFiled | FindingCheck
         ),
         (
             Recognized(passed=2, refused=3),
-            "2 failures passed without its features; 3 failures could not be run without them",
+            "2 failures passed without its features; 3 failures could not be run without its features",
         ),
         # A rare failure seems to pass without any feature; minimizing it repeats its runs.
         (
