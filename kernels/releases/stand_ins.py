@@ -79,6 +79,11 @@ def current(function: str) -> Lower:
     return _lower[-1]
 
 
+def launch(op: Op, **arguments: Any) -> Any:
+    """Launch an op that stands in for a function of a library, below the session that runs."""
+    return current(op.name).launch(op, arguments)
+
+
 class FlashInfer:
     """FlashInfer as seen by a release's modules: `flashinfer.decode.NAME` is a replacement if NAME is an entry point.
 

@@ -8,6 +8,7 @@ import torch
 
 from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.kernels.releases.answers import ASKED
+from attnfuzz.kernels.releases.deep_gemm import LOGITS, PAGED_LOGITS
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, code_of
 from attnfuzz.kernels.releases.rejection import rejections_of
 from attnfuzz.kernels.sparse.index_cache import cache_content, new_keys, written_keys
@@ -17,7 +18,7 @@ from attnfuzz.kernels.vllm.adaptations import PINNED
 from attnfuzz.kernels.vllm.runner import WORDS
 from attnfuzz.kernels.vllm.server import REMEDY
 from attnfuzz.kernels.vllm.sparse.indexer import Indexer
-from attnfuzz.kernels.vllm.sparse.kernels import LOGITS, PAGED_LOGITS, WRITE
+from attnfuzz.kernels.vllm.sparse.kernels import WRITE
 from attnfuzz.kernels.vllm.sparse.planner import Planner, rows_in_batch
 from attnfuzz.kernels.vllm.sparse.slot_lists import CONVERT, SlotLists, positions_of
 from attnfuzz.reference.case import Launch

@@ -8,6 +8,7 @@ import torch
 from packaging.version import Version
 
 from attnfuzz.harness.export.adapters import Adapters
+from attnfuzz.kernels.releases import deep_gemm
 from attnfuzz.kernels.sparse.inputs import OpInputs
 from attnfuzz.kernels.vllm.engine import ENGINE
 from attnfuzz.kernels.vllm.sparse import kernels
@@ -92,7 +93,7 @@ def paged(context_lens: torch.Tensor, table: torch.Tensor, schedule: torch.Tenso
     logits = torch.empty(batch * next_n, 12)
     queries = torch.ones(batch, next_n, 1, 8).to(torch.float8_e4m3fn)
     weights = torch.ones(batch * next_n, 1)
-    kernels.PAGED_LOGITS.function(
+    deep_gemm.PAGED_LOGITS.function(
         q=queries,
         kv_cache=cache,
         weights=weights,
@@ -106,7 +107,7 @@ def paged(context_lens: torch.Tensor, table: torch.Tensor, schedule: torch.Tenso
 
 def scheduled(context_lens: torch.Tensor) -> torch.Tensor:
     schedule = torch.empty(5, 2, dtype=torch.int32)
-    kernels.SCHEDULE.function(context_lens=context_lens, schedule=schedule)
+    deep_gemm.SCHEDULE.function(context_lens=context_lens, schedule=schedule)
     return schedule
 
 
