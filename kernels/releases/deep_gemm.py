@@ -170,7 +170,7 @@ def paged_mqa_logits(
 
 
 def make_schedule(context_lens: torch.Tensor, _page_size: int, parts: int) -> torch.Tensor:
-    """Stand in for get_paged_mqa_logits_metadata: return a schedule for as many multiprocessors as there are `parts`."""
+    """Stand in for get_paged_mqa_logits_metadata: return a schedule for `parts` multiprocessors."""
     schedule = torch.empty(parts + 1, 2, dtype=torch.int32)
     launch(SCHEDULE, context_lens=context_lens, schedule=schedule)
     return schedule

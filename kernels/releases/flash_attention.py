@@ -186,7 +186,9 @@ VARLEN: Final = Op("flash_attn_varlen_func", flash_attn_varlen_func, frozenset({
 def _latents(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Return whole rows of a cache from their last part and their first one [pages, slots, 1, dim]."""
     rank, rope = v.shape[-1], k.shape[-1]
-    if k.data_ptr() != v.data_ptr() + rank * v.itemsize or k.stride() != v.stride():
+    # An axis of one index may have any stride.
+    strides = {(a, b) for a, b, size in zip(k.stride(), v.stride(), k.shape, strict=True) if size > 1}
+    if k.data_ptr() != v.data_ptr() + rank * v.itemsize or any(a != b for a, b in strides):
         raise NotImplementedError("the stand-in of FlashAttention needs keys behind values")
     return v.as_strided((*v.shape[:-1], rank + rope), v.stride())
 

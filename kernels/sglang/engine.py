@@ -10,6 +10,8 @@ from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.sglang.backends import SglangBackend
 from attnfuzz.kernels.sglang.on_hopper import hopper_backend_of
 from attnfuzz.kernels.sglang.project import SGLANG
+from attnfuzz.kernels.sglang.sparse.backend import SglangSparseBackend
+from attnfuzz.kernels.sglang.sparse.kinds import SPARSE_KINDS
 from attnfuzz.kernels.sglang.writers import writer_of
 from attnfuzz.reference.device import Device
 
@@ -26,6 +28,9 @@ class Sglang(ReleasedEngine):
     def backend_of(self, named: Named) -> Backend:
         """Return the backend of a name. Fetches and imports nothing. Raises ReleaseError for an invalid tree."""
         version = named.version or release_of(SGLANG, named.release).version
+        if named.kind in SPARSE_KINDS:
+            # The harness asks a family's backends for their cases, and no other.
+            return SglangSparseBackend(named)  # type: ignore[return-value]
         if not named.gpu:
             return SglangBackend(named, version)
         if named.kind in SGLANG.gpu_kinds:

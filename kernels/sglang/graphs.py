@@ -145,13 +145,12 @@ class ServedGraphs:
         The warm-up runs (0.5.9: model_executor/cuda_graph_runner.py:725) are omitted: their results are not used, and
         metadata that a replay fills in is not consistent yet.
         """
-        step, geometry = self._case.steps[index], self._case.geometry
+        step = self._case.steps[index]
         buffers = self._runner(backend, step)
         batch = forward_batch(self._server, index)
         buffers.describe(batch, step.padded_batch)
         rows = step.padded_tokens
-        query = torch.zeros((rows, geometry.q_heads, geometry.head_dim_qk), dtype=geometry.dtype.torch_dtype)
-        inputs = Inputs.place(self._case, self._bench, query, new_keys(self._server, step, rows))
+        inputs = self._inputs(step, rows)
         with buffers.as_before_replays():
             self._planner.capture(backend, batch)
             metadata = getattr(backend, "forward_decode_metadata", None)
@@ -160,6 +159,12 @@ class ServedGraphs:
                 self._planner.within(backend, batch)
                 out = attend(backend, batch, inputs)
         self._captured[step.mode, rows] = _Captured(graph, inputs, out, metadata, q_len)
+
+    def _inputs(self, step: Step, rows: int) -> Inputs:
+        """Return the inputs of a capture."""
+        geometry = self._case.geometry
+        query = torch.zeros((rows, geometry.q_heads, geometry.head_dim_qk), dtype=geometry.dtype.torch_dtype)
+        return Inputs.place(self._case, self._bench, query, new_keys(self._server, step, rows))
 
     def replay(self, backend: Any, batch: Any, step: Step, inputs: Inputs) -> tuple[Inputs, torch.Tensor]:
         """Replay the graph of a step's bucket on a batch; returns the queries that it read, and its output."""

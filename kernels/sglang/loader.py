@@ -30,6 +30,8 @@ from attnfuzz.kernels.releases.stubs import Stubs
 from attnfuzz.kernels.releases.versions import stubbed_in
 from attnfuzz.kernels.sglang.adaptations import STUBBED, ChangedName, changes_in
 from attnfuzz.kernels.sglang.kinds import KINDS, SglangKind
+from attnfuzz.kernels.sglang.sparse.changes import import_sparse, sparse_changes_in
+from attnfuzz.kernels.sglang.sparse.kinds import SPARSE_KINDS
 
 _CLASSES = {
     "sglang.srt.model_executor.forward_batch_info": ("ForwardBatch", "ForwardMode"),
@@ -118,6 +120,9 @@ def load(release: Release, *, hopper: bool = False) -> Loaded:
             _provide(kind.libraries)
             with suppress(ReleaseError):
                 imported(release, kind.path)
+        for kind in SPARSE_KINDS.values():
+            _provide(kind.libraries)
+        import_sparse(release)
         check_classes(release, _CLASSES)
         check_unedited(release)
         for change in changes_in(release.version, hopper=hopper):
@@ -132,11 +137,12 @@ def as_kind(loaded: Loaded, name: str) -> Loaded:
 
     Raises Moved if it is not at its known place, and ReleaseError if it does not import.
     """
-    kind = KINDS[name]
+    kind = {**KINDS, **SPARSE_KINDS}[name]
     check_classes(loaded.release, {kind.path: (kind.backend,)})
     while _of_kind:
         _of_kind.pop()()
-    changes = changes_in(loaded.release.version, hopper=loaded.hopper)
+    version = loaded.release.version
+    changes = (*changes_in(version, hopper=loaded.hopper), *sparse_changes_in(version))
     _of_kind.extend(_make(loaded.release, change) for change in changes if name in change.kinds)
     return replace(loaded, kind=kind)
 

@@ -51,7 +51,7 @@ class Server:
         release = loaded.release
         ASKED.watch(release.root, release.project.title, release.version, pinned(release.version), REMEDY)
         loaded.listen(ASKED.note)
-        self.pool = ServerPool(case, bench, _paged(case, bench.device, loaded.release.version))
+        self.pool: ServerPool = self._make_pool()
         self.ranks = ranks_of(case)
         self.draft_tokens = max((step.drafts for step in case.steps), default=0)
         # A padded row of a verify has one key and its drafts, so the context length is at least that.
@@ -90,6 +90,14 @@ class Server:
         )
         return entered
 
+    def _make_pool(self) -> ServerPool:
+        """Return the KV cache of the case."""
+        return ServerPool(self.case, self.bench, _paged(self.case, self.bench.device, self.loaded.release.version))
+
+    def _release_pool(self, dtype: torch.dtype) -> Any:
+        """Return the release's own pool over it."""
+        return release_kv_pool(self.loaded, self.case, self.pool, dtype)
+
     def _arguments(self) -> dict[str, Any]:
         """Return the server's start arguments, by the fields of ServerArgs."""
         drafts = self.draft_tokens
@@ -113,7 +121,7 @@ class Server:
     def _model_runner(self, config: ServerMock, own_rows: Any) -> ServerMock:
         geometry = self.case.geometry
         kv_dtype = geometry.kv_dtype.torch_dtype
-        own_pool = release_kv_pool(self.loaded, self.case, self.pool, kv_dtype)
+        own_pool = self._release_pool(kv_dtype)
         allocator = ServerMock(
             "token_to_kv_pool_allocator",
             get_kvcache=lambda: own_pool,

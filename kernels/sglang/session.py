@@ -58,9 +58,17 @@ class SglangSession(ABC):
         self._backends: dict[Mode, Any] = {}
         self._draft_model: DraftDecodes | None = None
         with self._running():
-            self._server = Server(loaded, case, bench)
+            self._server = self._make_server()
         self._sinks = place_sinks(case, bench)
-        self._graphs = ServedGraphs(self._server, self._orders.planner)
+        self._graphs = self._make_graphs()
+
+    def _make_server(self) -> Server:
+        """Return the server of the case."""
+        return Server(self._loaded, self._case, self._bench)
+
+    def _make_graphs(self) -> ServedGraphs:
+        """Return the graphs of the server."""
+        return ServedGraphs(self._server, self._orders.planner)
 
     def _build(self) -> Any:
         """Create an instance of the release's backend."""

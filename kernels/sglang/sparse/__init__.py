@@ -1,0 +1,1 @@
+"""SGLang's DeepSeek Sparse Attention: a release's own backend and indexer, on native kernels."""

@@ -1,0 +1,75 @@
+"""A server with sparse attention, of a release or a source tree, as a backend on the CPU."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attnfuzz.kernels.interface.backend import Bench, Op
+from attnfuzz.kernels.libraries.interpreted import no_interpreter
+from attnfuzz.kernels.native import build
+from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
+from attnfuzz.kernels.releases.naming import Named
+from attnfuzz.kernels.releases.release import release_of
+from attnfuzz.kernels.sglang.backends import CONTRACT, absent
+from attnfuzz.kernels.sglang.project import SGLANG
+from attnfuzz.kernels.sglang.sparse.kinds import SPARSE_KINDS, SparseKind
+from attnfuzz.reference.contract import Contract
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.noise import NoiseModel
+from attnfuzz.reference.sparse.capability import SparseCapability
+from attnfuzz.reference.sparse.case import SparseCase
+
+if TYPE_CHECKING:
+    from attnfuzz.kernels.sglang.sparse.session import DsaSession
+
+
+@dataclass(frozen=True)
+class SglangSparseBackend:
+    """A server of a release, whose kind is that of `named`."""
+
+    named: Named
+    contract: Contract = CONTRACT
+
+    @property
+    def name(self) -> str:
+        """A name such as sglang==0.5.23:dsa."""
+        return str(self.named)
+
+    @property
+    def kind(self) -> SparseKind:
+        """The kind of server."""
+        return SPARSE_KINDS[self.named.kind]
+
+    @property
+    def capability(self) -> SparseCapability:
+        """The cases of the kind."""
+        return self.kind.sparse
+
+    def noise(self, dtype: DType) -> NoiseModel:
+        """Return the noise of the native kernels."""
+        del dtype
+        return NoiseModel.fp32_arithmetic()
+
+    @property
+    def ops(self) -> Mapping[str, Op]:
+        """The native kernels. Triton's are the release's own."""
+        return {op.name: op for op in self.kind.ops()}
+
+    def missing(self) -> str | None:
+        """Return the packages that SGLang's modules lack, or the reason that native kernels can't be compiled."""
+        return absent() or no_interpreter() or build.missing()
+
+    def prepare(self, progress: Callable[[str], None]) -> None:
+        """Fetch the release, and compile or load the kernels."""
+        release_of(SGLANG, self.named.release, progress=progress)
+        NATIVE.prepare(progress)
+
+    def open(self, case: SparseCase, bench: Bench) -> "DsaSession":
+        """Open a session on one case. Imports the release, if this process has not."""
+        # These modules need a release's packages, which only a process that runs one must have.
+        from attnfuzz.kernels.sglang.loader import as_kind, load  # noqa: PLC0415
+        from attnfuzz.kernels.sglang.sparse.session import DsaSession  # noqa: PLC0415
+
+        loaded = as_kind(load(release_of(SGLANG, self.named.release)), self.named.kind)
+        return DsaSession(loaded, KernelsBelow(self.kind.ops()), case, bench)

@@ -1,0 +1,92 @@
+"""The servers with sparse attention that run here: the kernels that they are started with, and their cases."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from attnfuzz.kernels.releases import deep_gemm, flash_attention
+from attnfuzz.kernels.sglang.kinds import SglangKind
+from attnfuzz.kernels.sglang.sparse.kernels import LIBRARIES, OPS
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import ValueFamily
+from attnfuzz.reference.sparse.capability import VALUES, SparseCapability
+from attnfuzz.reference.sparse.case import CHAIN, KvFormat, ListOrder, SparseMode, Tail
+
+
+@dataclass(frozen=True)
+class SparseKind(SglangKind):
+    """A kind of server: `sparse` are its cases, `options` its start arguments for each format of the KV cache.
+
+    With `drafting`, it runs the draft model.
+    """
+
+    sparse: SparseCapability = field(default_factory=SparseCapability)
+    options: Mapping[KvFormat, Mapping[str, str]] = field(default_factory=dict)
+    drafting: bool = False
+
+
+_DSA: Final = SparseCapability(
+    chains=(CHAIN,),
+    # An idle rank has no rows of its own.
+    modes=tuple(mode for mode in SparseMode if mode is not SparseMode.IDLE),
+    gaps=False,
+    formats=(KvFormat.LATENT, KvFormat.PACKED),
+    # The only ones (0.5.23: mem_cache/memory_pool.py:5346 and :5371).
+    page_sizes=(64,),
+    index_dims=(128,),
+    # FlashMLA takes 64 or 128 heads, to which a backend pads (layers/attention/dsa_backend.py:2821).
+    heads=(1, 2, 4, 8, 16),
+    # FlashMLA takes lists in blocks of 64.
+    top_ks=(64, 128, 512),
+    dims=((576, 512),),
+    sinks=(False,),
+    seconds=(False,),
+    counts=(False,),
+    ragged=(False,),
+    # Scales of the fused store are no powers of two (kernels/jit/csrc/dsa/fused_store_index_cache.cuh).
+    powers=(False,),
+    orders=(ListOrder.RECENT,),
+    tails=(Tail.MINUS_ONE,),
+    values=(*VALUES, ValueFamily.UNEVEN),
+    longest=1 << 13,
+    patience=8.0,
+)
+"""The cases of a server whose lists are made by its own indexer."""
+
+_HOPPER: Final = {
+    KvFormat.LATENT: {"dsa_prefill_backend": "flashmla_sparse", "dsa_decode_backend": "fa3"},
+    KvFormat.PACKED: {"dsa_prefill_backend": "flashmla_kv", "dsa_decode_backend": "flashmla_kv"},
+}
+"""The defaults on a Hopper GPU (arg_groups/overrides.py:674)."""
+
+_SPARSE_PREFILL: Final = {
+    KvFormat.LATENT: {"dsa_prefill_backend": "fa3", "dsa_decode_backend": "flashmla_sparse"},
+    KvFormat.PACKED: {"dsa_prefill_backend": "flashmla_sparse", "dsa_decode_backend": "flashmla_kv"},
+}
+"""The other ones that both phases can have: prefills of packed latents attend to dequantised keys by offsets."""
+
+
+def _kind(name: str, options: Mapping[KvFormat, Mapping[str, str]], *, drafting: bool = False) -> SparseKind:
+    return SparseKind(
+        name=name,
+        module="dsa_backend",
+        backend="DeepseekSparseAttnBackend",
+        drafts="DeepseekSparseAttnMultiStepBackend",
+        capability=Capability(),
+        ops=lambda: (*OPS, *deep_gemm.OPS, *flash_attention.OPS),
+        libraries=LIBRARIES,
+        option="dsa",
+        sparse=_DSA,
+        options=options,
+        drafting=drafting,
+    )
+
+
+SPARSE_KINDS: Final = {
+    kind.name: kind
+    for kind in (
+        _kind("dsa", _HOPPER),
+        _kind("dsa_ragged", _SPARSE_PREFILL),
+    )
+}
+"""The kinds by name."""
