@@ -26,7 +26,7 @@ class SparsePool(ServerPool):
     def __init__(self, case: SparseCase, bench: Bench) -> None:
         self._sparse = case
         self.page_size = case.geometry.page_size
-        self.inputs = [OpInputs(case, index) for index in range(len(case.steps))]
+        self._inputs = [OpInputs(case, index) for index in range(len(case.steps))]
         self._pages = 1 + pool_pages(case)
         dim = case.geometry.index_dim
         latents = torch.full(
@@ -49,18 +49,22 @@ class SparsePool(ServerPool):
 
     def locations(self, slot: int) -> list[int]:
         """Return the row of each position of a sequence, to the end of its last page."""
-        inputs, request = self.inputs[slot // SLOTS_OF_STEP], slot % SLOTS_OF_STEP
+        inputs, request = self._inputs[slot // SLOTS_OF_STEP], slot % SLOTS_OF_STEP
         return [
             (page + 1) * self.page_size + offset
             for page in inputs.pages[request].tolist()
             for offset in range(self.page_size)
         ]
 
+    def inputs_of(self, step: Step) -> OpInputs:
+        """Return the inputs of a step with requests."""
+        return self._inputs[step.requests[0].slot // SLOTS_OF_STEP]
+
     def write_before(self, step: Step) -> None:
         """Set the state of the pools before a forward of `step`, without the tokens that it writes itself."""
         if not step.requests:
             return
-        inputs = self.inputs[step.requests[0].slot // SLOTS_OF_STEP]
+        inputs = self.inputs_of(step)
         new = inputs.all_slots[new_keys(inputs)]
         keys = torch.cat((self.before[1][:1], cache_content(inputs, new)))
         latents = torch.full_like(self.before[0], NAN_BYTE)

@@ -22,7 +22,7 @@ from attnfuzz.kernels.sglang.sparse.kernels import ATTEND, STORE
 from attnfuzz.kernels.sglang.sparse.kinds import SparseKind
 from attnfuzz.kernels.sglang.sparse.pool import SparsePool
 from attnfuzz.kernels.sglang.sparse.server import SparseServer
-from attnfuzz.kernels.sglang.sparse.steps import capture_of, served
+from attnfuzz.kernels.sglang.sparse.steps import capture_of, drafts_of, served
 from attnfuzz.kernels.sglang.sparse.writes import written_latents
 from attnfuzz.kernels.sparse.index_cache import written_keys
 from attnfuzz.kernels.sparse.inputs import OpInputs
@@ -53,15 +53,31 @@ class _SparseGraphs(ServedGraphs):
         return SparseInputs.place(self._bench, blank_inputs(self._sparse, rows))
 
 
-class DsaSession(SglangSession):
-    """A session on DeepSeek Sparse Attention: its indexer, its top-k, and its attention to the lists."""
+class DsaSession:
+    """A session on the servers of a case, each with another number of draft tokens."""
+
+    def __init__(self, loaded: Loaded, kernels: KernelsBelow, case: SparseCase, bench: Bench) -> None:
+        self._loaded, self._kernels, self._case, self._bench = loaded, kernels, case, bench
+        self._servers: dict[int, _OnServer] = {}
+
+    def forward(self, index: int) -> SparseResult:
+        """Run one step on its server."""
+        drafts = drafts_of(self._case, self._case.steps[index])
+        if drafts not in self._servers:
+            self._servers[drafts] = _OnServer(self._loaded, self._kernels, self._case, drafts, self._bench)
+        before = [each for each in self._case.steps[:index] if drafts_of(self._case, each) == drafts]
+        return self._servers[drafts].forward(len(before))
+
+
+class _OnServer(SglangSession):
+    """The steps of one server: its indexer, its top-k, and its attention to the lists."""
 
     _server: SparseServer
 
-    def __init__(self, loaded: Loaded, kernels: KernelsBelow, sparse: SparseCase, bench: Bench) -> None:
+    def __init__(self, loaded: Loaded, kernels: KernelsBelow, sparse: SparseCase, drafts: int, bench: Bench) -> None:
         self._sparse = sparse
         assert isinstance(loaded.kind, SparseKind)
-        super().__init__(loaded, kernels, served(sparse, drafting=loaded.kind.drafting), bench)
+        super().__init__(loaded, kernels, served(sparse, drafts, drafting=loaded.kind.drafting), bench)
         with self._running():
             self._indexer = make_indexer(loaded, sparse)
         self._captured: set[int] = set()
@@ -89,7 +105,7 @@ class DsaSession(SglangSession):
     def forward(self, index: int) -> SparseResult:  # type: ignore[override]
         """Run one step, in a graph that is captured before its first use."""
         step = self._case.steps[index]
-        self._now = self._pool.inputs[index]
+        self._now = self._pool.inputs_of(step)
         with rejections_of(self._loaded.release), self._running():
             if step.launch is Launch.REPLAY:
                 capture = capture_of(self._case, step)
@@ -107,7 +123,7 @@ class DsaSession(SglangSession):
         return self._server.pool
 
     def _inputs(self, index: int, rows: int) -> Any:
-        return SparseInputs.place(self._bench, inputs_of(self._pool.inputs[index], rows))
+        return SparseInputs.place(self._bench, inputs_of(self._pool.inputs_of(self._case.steps[index]), rows))
 
     def _attend(self, backend: Any, batch: Any, inputs: Any) -> torch.Tensor:
         """Run the indexer, and the attention to right lists."""

@@ -21,14 +21,27 @@ _MODES: Final = {
 _TAILS: Final = (TableTail.ZEROS, TableTail.POISON, TableTail.STALE)
 
 
-def served(case: SparseCase, *, drafting: bool) -> Case:
-    """Return the case of a server: its own steps, and then captures of the graphs that they are replayed in.
+def drafts_of(case: SparseCase, step: SparseStep) -> int:
+    """Return the number of tokens that requests draft on the server that runs a step.
+
+    Verifications of the same number share a server. Prefills run on that with the most, decodes on one without.
+    """
+    if step.mode is SparseMode.VERIFY:
+        return step.queries
+    if step.mode is SparseMode.DECODE:
+        return 0
+    return max((each.queries for each in case.steps if each.mode is SparseMode.VERIFY), default=0)
+
+
+def served(case: SparseCase, drafts: int, *, drafting: bool) -> Case:
+    """Return the case of the server with `drafts`: its own steps, and then captures of the graphs that these run in.
 
     A server that is `drafting` runs the draft model, which extends by as many tokens as a verification has.
     """
     modes = _MODES | ({SparseMode.VERIFY: Mode.DRAFT_EXTEND_V2} if drafting else {})
-    steps = [_step(step, index, modes[step.mode]) for index, step in enumerate(case.steps)]
-    replayed = {graph_of(step): step for step in case.steps if step.replayed}
+    own = [(index, step) for index, step in enumerate(case.steps) if drafts_of(case, step) == drafts]
+    steps = [_step(step, index, modes[step.mode]) for index, step in own]
+    replayed = {graph_of(step): step for _, step in own if step.replayed}
     captures = [
         Step(
             mode=modes[step.mode],
