@@ -86,13 +86,20 @@ def _extend(batch: Any, step: Step, device: torch.device) -> None:
     batch.extend_logprob_start_lens_cpu = prefixes
 
 
-def pad(server: Server, batch: Any, step: Step) -> None:
-    """Pad `batch` among the server's ranks by the release's own prepare_mlp_sync_batch."""
+def count_tokens_of_ranks(server: Server, batch: Any, step: Step) -> None:
+    """Set the numbers of tokens of the server's ranks, which a batch has before it is planned.
+
+    0.5.9: forward_batch_info.py:449 (0.5.23: :943).
+    """
     tokens = server.ranks.tokens(step)
     batch.is_extend_in_batch = extends(step)
     for name in ("global_num_tokens", "global_num_tokens_for_logprob"):
         setattr(batch, f"{name}_cpu", list(tokens))
         setattr(batch, f"{name}_gpu", _longs(tokens).to(server.bench.device))
+
+
+def pad(server: Server, batch: Any) -> None:
+    """Pad `batch` among the server's ranks by the release's own prepare_mlp_sync_batch."""
     batch.prepare_mlp_sync_batch(server.model_runner)
 
 

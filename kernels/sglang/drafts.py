@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.planning.queries import draw_queries
-from attnfuzz.kernels.sglang.batch import HIDDEN_SIZE, batch_of, draft_input, new_keys, pad
+from attnfuzz.kernels.sglang.batch import HIDDEN_SIZE, batch_of, count_tokens_of_ranks, draft_input, new_keys, pad
 from attnfuzz.kernels.sglang.layer import Inputs
 from attnfuzz.kernels.sglang.padding import one_decode
 from attnfuzz.kernels.sglang.runner import Server
@@ -57,7 +57,8 @@ class DraftDecodes:
         server.model_runner.attn_backend = backend
         batch.input_ids = torch.ones(requests, dtype=torch.int64, device=server.bench.device)
         if decode.padded:
-            pad(server, batch, decode)
+            count_tokens_of_ranks(server, batch, decode)
+            pad(server, batch)
         rows = batch.input_ids.shape[0]
         stride, spare = step.tokens_per_request, len(queries) - step.tokens
         at = [row * stride + number for row in range(requests)]

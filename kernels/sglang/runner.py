@@ -58,9 +58,8 @@ class Server:
         longest = max(1 + self.draft_tokens, *case.slot_lengths().values(), *(_before_drafts(case)))
         self.context_len = longest + case.max_len_slack
         self.further_requests = 1 if case.max_len_slack else 0
-        config = self._model_config()
-        workspace = native_workspace(case) if bench.device.type == "cpu" else ON_A_GPU
-        self.args = process.begin(loaded, self.ranks, config, self._arguments(), workspace, bench.device)
+        config = self._config = self._model_config()
+        self.args = self.begin()
         own_rows = loaded.module("sglang.srt.mem_cache.memory_pool").ReqToTokenPool(
             size=max(len(case.slot_lengths()), *(step.padded_batch for step in case.steps)) + self.further_requests,
             max_context_len=self.context_len + EXTRA_CONTEXT + self.draft_tokens,
@@ -71,6 +70,11 @@ class Server:
         self.model_runner: Any = self._model_runner(config, own_rows)
         self.layer = attention_layer(loaded, case, bench)
         self.prefill_layer: Any = prefill_layer(loaded, case, bench) if case.geometry.latent else None
+
+    def begin(self) -> Any:
+        """Set up the process as that of this server. Returns its ServerArgs."""
+        workspace = native_workspace(self.case) if self.bench.device.type == "cpu" else ON_A_GPU
+        return process.begin(self.loaded, self.ranks, self._config, self._arguments(), workspace, self.bench.device)
 
     def prepare_step(self, step: Step) -> None:
         """Set the state of the pool and the request rows before a forward of `step`."""

@@ -11,7 +11,7 @@ from attnfuzz.kernels.planning.queries import cached_scales, draw_queries, packe
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import Below, KernelsBelow, below
 from attnfuzz.kernels.releases.rejection import rejections_of
-from attnfuzz.kernels.sglang.batch import forward_batch, new_keys, pad
+from attnfuzz.kernels.sglang.batch import count_tokens_of_ranks, forward_batch, new_keys, pad
 from attnfuzz.kernels.sglang.drafts import DraftDecodes
 from attnfuzz.kernels.sglang.graphs import ServedGraphs
 from attnfuzz.kernels.sglang.layer import Inputs
@@ -143,11 +143,13 @@ class SglangSession(ABC):
         step = self._case.steps[index]
         order = self._order(step)
         self._bench.launcher.reached_by(order.words(padded=step.padded))
+        if step.padded:
+            count_tokens_of_ranks(self._server, batch, step)
         for event, _ in order.events:
             if event is Preparation.PLAN:
                 backend.init_forward_metadata(batch)
             elif step.padded:
-                pad(self._server, batch, step)
+                pad(self._server, batch)
         inputs = self._inputs(index, batch.input_ids.shape[0])
         out = self._attend(backend, batch, inputs)
         return self._finish(step, inputs, out)

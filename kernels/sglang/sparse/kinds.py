@@ -87,6 +87,7 @@ SPARSE_KINDS: Final = {
     for kind in (
         _kind("dsa", _HOPPER),
         _kind("dsa_ragged", _SPARSE_PREFILL),
+        _kind("dsa_draft", _HOPPER, drafting=True),
     )
 }
 """The kinds by name."""

@@ -59,12 +59,16 @@ class DsaSession:
     def __init__(self, loaded: Loaded, kernels: KernelsBelow, case: SparseCase, bench: Bench) -> None:
         self._loaded, self._kernels, self._case, self._bench = loaded, kernels, case, bench
         self._servers: dict[int, _OnServer] = {}
+        self._last = -1
 
     def forward(self, index: int) -> SparseResult:
         """Run one step on its server."""
         drafts = drafts_of(self._case, self._case.steps[index])
         if drafts not in self._servers:
             self._servers[drafts] = _OnServer(self._loaded, self._kernels, self._case, drafts, self._bench)
+        elif self._last != drafts:
+            self._servers[drafts].begin()
+        self._last = drafts
         before = [each for each in self._case.steps[:index] if drafts_of(self._case, each) == drafts]
         return self._servers[drafts].forward(len(before))
 
@@ -84,6 +88,11 @@ class _OnServer(SglangSession):
         self._now = OpInputs(sparse, 0)
         self._names: Naming | None = None
         self._made = self._right = torch.zeros(0, 0, dtype=torch.int32)
+
+    def begin(self) -> None:
+        """Make the process that of this server, after steps on another one."""
+        with self._running():
+            self._server.begin()
 
     def _make_server(self) -> SparseServer:
         return SparseServer(self._loaded, self._sparse, self._case, self._bench)

@@ -7,7 +7,7 @@ from loaded_tree import LoadedTree, served, served_case
 from msgspec.structs import replace
 
 from attnfuzz.kernels.releases.answers import ASKED, Unanswered
-from attnfuzz.kernels.sglang.batch import forward_batch, new_keys, pad
+from attnfuzz.kernels.sglang.batch import count_tokens_of_ranks, forward_batch, new_keys, pad
 from attnfuzz.kernels.sglang.padding import Ranks
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.reference.case import Mode, Request, Scales, Step
@@ -78,7 +78,8 @@ def test_a_batch_is_padded_by_the_release_among_ranks_that_ask_for_it(loaded: Lo
     server = _served(loaded, step)
     assert server.ranks == Ranks(attention=1, data_parallel=4)
     batch = forward_batch(server, 0)
-    pad(server, batch, step)
+    count_tokens_of_ranks(server, batch, step)
+    pad(server, batch)
     assert (batch.batch_size, batch.input_ids.shape[0]) == (4, 16)
     assert batch.seq_lens.tolist() == [5, 2, 1, 1]
     assert batch.out_cache_loc[8:].tolist() == [0] * 8
@@ -89,7 +90,8 @@ def test_an_extend_is_padded_to_its_attention_group(loaded: LoadedTree) -> None:
     server = _served(loaded, step)
     assert server.ranks == Ranks(attention=4, data_parallel=1)
     batch = forward_batch(server, 0)
-    pad(server, batch, step)
+    count_tokens_of_ranks(server, batch, step)
+    pad(server, batch)
     assert (batch.batch_size, batch.input_ids.shape[0]) == (2, 8)
 
 
