@@ -13,7 +13,7 @@ from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.sglang.backends import CONTRACT, absent
 from attnfuzz.kernels.sglang.project import SGLANG
-from attnfuzz.kernels.sglang.sparse.kinds import SPARSE_KINDS, SparseKind
+from attnfuzz.kernels.sglang.sparse.kinds import SPARSE_KINDS, DsaKind
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
@@ -37,7 +37,7 @@ class SglangSparseBackend:
         return str(self.named)
 
     @property
-    def kind(self) -> SparseKind:
+    def kind(self) -> DsaKind:
         """The kind of server."""
         return SPARSE_KINDS[self.named.kind]
 

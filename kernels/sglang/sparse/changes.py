@@ -97,7 +97,7 @@ def sparse_changes_in(version: Version) -> tuple[ChangedName, ...]:
 
 
 def import_sparse(release: Release) -> None:
-    """Import what sparse attention needs, as far as the release has it, with stand-ins for its compiled kernels."""
+    """Import the modules of sparse attention that the release has, with stand-ins for its compiled kernels."""
     library = sys.modules.get("sgl_kernel")
     if library is not None:
         vars(library).update(OF_SGL_KERNEL)

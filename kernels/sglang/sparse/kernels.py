@@ -294,7 +294,7 @@ def _flash_mla_with_kvcache(
     is_fp8_kvcache: bool,
     **_format: str,
 ) -> tuple[torch.Tensor, None]:
-    """Stand in for the decode of packed latents, whose lists alone say what it attends to."""
+    """Stand in for the decode of packed latents, which attends to the keys in lists, whatever its schedule."""
     assert is_fp8_kvcache
     del block_table, tile_scheduler_metadata
     rows = len(q)

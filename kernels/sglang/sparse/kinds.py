@@ -14,7 +14,7 @@ from attnfuzz.reference.sparse.case import CHAIN, KvFormat, ListOrder, SparseMod
 
 
 @dataclass(frozen=True)
-class SparseKind(SglangKind):
+class DsaKind(SglangKind):
     """A kind of server: `sparse` are its cases, `options` its start arguments for each format of the KV cache.
 
     With `drafting`, it runs the draft model.
@@ -66,8 +66,8 @@ _SPARSE_PREFILL: Final = {
 """The other ones that both phases can have: prefills of packed latents attend to dequantised keys by offsets."""
 
 
-def _kind(name: str, options: Mapping[KvFormat, Mapping[str, str]], *, drafting: bool = False) -> SparseKind:
-    return SparseKind(
+def _kind(name: str, options: Mapping[KvFormat, Mapping[str, str]], *, drafting: bool = False) -> DsaKind:
+    return DsaKind(
         name=name,
         module="dsa_backend",
         backend="DeepseekSparseAttnBackend",

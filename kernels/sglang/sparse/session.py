@@ -19,7 +19,7 @@ from attnfuzz.kernels.sglang.loader import Loaded
 from attnfuzz.kernels.sglang.session import SglangSession
 from attnfuzz.kernels.sglang.sparse.indexer import SparseInputs, blank_inputs, inputs_of, latents_of, make_indexer
 from attnfuzz.kernels.sglang.sparse.kernels import ATTEND, STORE
-from attnfuzz.kernels.sglang.sparse.kinds import SparseKind
+from attnfuzz.kernels.sglang.sparse.kinds import DsaKind
 from attnfuzz.kernels.sglang.sparse.pool import SparsePool
 from attnfuzz.kernels.sglang.sparse.server import SparseServer
 from attnfuzz.kernels.sglang.sparse.steps import capture_of, drafts_of, served
@@ -80,7 +80,7 @@ class _OnServer(SglangSession):
 
     def __init__(self, loaded: Loaded, kernels: KernelsBelow, sparse: SparseCase, drafts: int, bench: Bench) -> None:
         self._sparse = sparse
-        assert isinstance(loaded.kind, SparseKind)
+        assert isinstance(loaded.kind, DsaKind)
         super().__init__(loaded, kernels, served(sparse, drafts, drafting=loaded.kind.drafting), bench)
         with self._running():
             self._indexer = make_indexer(loaded, sparse)
