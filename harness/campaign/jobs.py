@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice
 from attnfuzz.harness.workers import left_behind, tethered
-from attnfuzz.harness.workers.lifeline import ENVIRONMENT
 from attnfuzz.reference.case_types import decode_any
 
 SECONDS_TO_LEAVE = 3.0
@@ -158,7 +157,7 @@ class JobProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             # It forks the process that forks workers.
-            env={**os.environ, **ENVIRONMENT},
+            env={**os.environ, **tethered.ENVIRONMENT},
             start_new_session=True,
         )
         self._itself = left_behind.running(self._process.pid)

@@ -12,6 +12,7 @@ from typing import Self
 import msgspec
 
 from attnfuzz.harness.backends import registry
+from attnfuzz.harness.backends.engines import engine_of
 from attnfuzz.harness.calls.trace import assemble
 from attnfuzz.harness.family import family_of
 from attnfuzz.harness.sandbox.pace import CasePace
@@ -22,6 +23,7 @@ from attnfuzz.harness.workers.patience import Patience
 from attnfuzz.harness.workers.postmortem import Death, explain
 from attnfuzz.harness.workers.supervisor import HandlerError, Refused, Workers
 from attnfuzz.harness.workers.task import Task, Watch
+from attnfuzz.kernels.cuda.visible import visible
 from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.kernels.interface.library_call import COMPILES
 from attnfuzz.reference import foreign
@@ -88,11 +90,21 @@ class Runner:
         self._ready: set[str] = set()
         self._last: Workers | None = None
         self.last_on_gpu: AnyCase | None = None
+        self._teams = Teams(device_index)
+        try:
+            self._start(backends)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, backends: Sequence[str]) -> None:
+        """Prepare backends, and start their workers, while the first case is drawn."""
+        if not visible() and any(engine_of(name) is None for name in backends):
+            # All workers are on the CPU: these start while backends are imported and prepared.
+            self._teams.of(Team(Device.CPU))
         for name in backends:
             self._prepare(name)
-        self._teams = Teams(device_index)
         first_of: dict[Team, str | None] = {team_of(name): name for name in reversed(backends)}
-        # Start now, while the first case is drawn.
         for team, first in (first_of or {Team(Device.CPU): None}).items():
             self._teams.of(team, first)
 

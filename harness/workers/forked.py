@@ -1,7 +1,7 @@
-"""A nursery that is forked before it is needed, so that it shares its parent's import of torch.
+"""Nurseries that are forked before they are needed, so that they share their parent's import of torch.
 
-That import is most of a nursery's start. Only a process without threads and without state can fork one: a job of a
-campaign does so as its first action.
+That import is most of a nursery's start. Only a process without threads and without state can fork one: jobs of
+campaigns and commands that run cases do so as their first action.
 """
 
 import os
@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import torch  # noqa: F401 - the import to share
 
 from attnfuzz.harness.workers import nursery
-from attnfuzz.harness.workers.tethered import die_with
+from attnfuzz.harness.workers.tethered import ENVIRONMENT, die_with
 
 
 class Process(Protocol):
@@ -96,11 +96,11 @@ class Nursery(NamedTuple):
 
 
 _ahead: list[Nursery] = []
-"""The nursery of this process that nothing uses yet, if there is one."""
+"""The nurseries of this process that nothing uses yet."""
 
 
 def fork_ahead() -> None:
-    """Fork the nursery that the first `take` returns, before this process opens files that it must not keep open.
+    """Fork a nursery for a later `take`, before this process opens files that it must not keep open.
 
     Does nothing in a process with threads, such as those of a profiler that starts with Python: a fork would lose them,
     and hang on their locks.
@@ -114,7 +114,9 @@ def fork_ahead() -> None:
         try:
             die_with(parent)
             control.close()
+            _drop_siblings()
             _detach(log)
+            os.environ.update(ENVIRONMENT)
             nursery.run(remote)
         except BaseException:  # noqa: BLE001 - a forked child must never return into its parent's code
             traceback.print_exc()
@@ -124,13 +126,21 @@ def fork_ahead() -> None:
 
 
 def take() -> Nursery | None:
-    """Return the nursery that was forked ahead, once, or None."""
+    """Return a nursery that was forked ahead, each once, or None."""
     return _ahead.pop() if _ahead else None
 
 
 def sockets() -> tuple[socket.socket, socket.socket]:
     """Return both ends of a nursery's socket. It keeps messages apart, and passes descriptors with them."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def _drop_siblings() -> None:
+    """Close the parent's ends of the nurseries that were forked before this one."""
+    for sibling in _ahead:
+        sibling.control.close()
+        os.close(sibling.log)
+    _ahead.clear()
 
 
 def _detach(log: int) -> None:

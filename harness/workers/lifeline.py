@@ -33,17 +33,6 @@ _SECONDS_TO_END = 5.0
 _SECONDS_TO_ANSWER = SECONDS_TO_DIE + 5.0
 """Time limit for an answer to an order, which waits for the end of a worker."""
 
-ENVIRONMENT = {
-    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-}
-"""Settings for a process that forks workers, read while torch is imported: one thread, and the driver asleep.
-
-Libraries ask torch for a GPU while they are imported (tvm_ffi does). torch would ask the CUDA driver, which starts a
-thread for that and then fails in forks. With this setting it asks NVIDIA's management library instead (docs of
-torch.cuda).
-"""
-
 
 class NurseryError(RuntimeError):
     """No worker can start: an import failed, or the nursery is gone. The message says which, with a traceback."""
@@ -179,7 +168,7 @@ def _spawned() -> Nursery:
             stdout=log,
             stderr=log,
             pass_fds=(remote.fileno(),),
-            env={**os.environ, **ENVIRONMENT},
+            env={**os.environ, **tethered.ENVIRONMENT},
             # In its own group, Ctrl-C on the terminal doesn't reach it while Python starts.
             process_group=0,
         )

@@ -13,6 +13,17 @@ import threading
 
 _PR_SET_PDEATHSIG = 1
 
+ENVIRONMENT = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+"""Settings for a process that forks workers, read while torch is imported: one thread, and the driver asleep.
+
+Libraries ask torch for a GPU while they are imported (tvm_ffi does). torch would ask the CUDA driver, which starts a
+thread for that and then fails in forks. With this setting it asks NVIDIA's management library instead (docs of
+torch.cuda).
+"""
+
 
 def command(module: str, *arguments: str) -> list[str]:
     """Return the command line of `python -m module arguments`, as a process that dies with this one.

@@ -7,6 +7,7 @@ import click
 
 from attnfuzz.harness.campaign.plan import ALPHA, MOST_BACKENDS, PRESETS
 from attnfuzz.harness.cli import options
+from attnfuzz.harness.cli.starting import share_torch
 from attnfuzz.harness.cli.terminal import STARTING, Exit, details, print_line
 
 GOES_WITH_RESUME = {"jobs", "ray", "ledger", "until_finding"}
@@ -125,6 +126,7 @@ def fuzz(ctx: click.Context, /, *, resume: bool, built: bool, sanitize_seconds: 
     if built:
         # Jobs and workers inherit it.
         os.environ["ATTNFUZZ_BUILT"] = "1"
+    share_torch()
     from attnfuzz.harness.cli import campaign
 
     if resume:

@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from attnfuzz.harness.cli import options
-from attnfuzz.harness.cli.terminal import STARTING, Exit, tell
+from attnfuzz.harness.cli.starting import start
+from attnfuzz.harness.cli.terminal import Exit
 
 TARGETS = ("native", "flashinfer")
 REPEATS = 5
@@ -37,7 +38,7 @@ def check(**given: Any) -> Exit:
 
     Exits with 0 if all cases pass, 1 if one fails, 2 if none could be run.
     """
-    tell(STARTING)
+    start()
     from attnfuzz.harness.cli import check
 
     return check.check(**given)
@@ -69,7 +70,7 @@ def new(**given: Any) -> Exit:
 
     Exits with 0 if it passes, 1 if it fails, 2 if it could not be made or run.
     """
-    tell(STARTING)
+    start()
     from attnfuzz.harness.cli import cases
 
     return cases.new(**given)
@@ -98,7 +99,7 @@ def replay(**given: Any) -> Exit:
     """
     if given["tool"] is not None and given["repeat"] is not None:
         raise click.UsageError("--sanitizer runs the case once: leave --repeat out")
-    tell(STARTING)
+    start()
     from attnfuzz.harness.cli import cases
 
     return cases.replay(**given)
@@ -124,7 +125,7 @@ def triage(**given: Any) -> Exit:
 
     Exits with 0 if all runs pass, 1 if any fails, 2 if the case could not be run.
     """
-    tell(STARTING)
+    start()
     from attnfuzz.harness.cli import cases
 
     return cases.triage(**given)
@@ -158,7 +159,7 @@ def shrink(**given: Any) -> Exit:
 
     Exits with 0 if the case passes, 1 if it fails and a smaller case was written, 2 if it could not be run.
     """
-    tell(STARTING)
+    start()
     from attnfuzz.harness.cli import cases
 
     return cases.shrink_case(**given)
@@ -188,7 +189,7 @@ def export(**given: Any) -> None:
 
     The script needs torch, but not attnfuzz.
     """
-    tell(STARTING)
+    start()
     from attnfuzz.harness.cli import cases
 
     cases.export(**given)
