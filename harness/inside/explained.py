@@ -19,6 +19,8 @@ from attnfuzz.harness.judge.wrong_rows import wrong_rows
 from attnfuzz.harness.verdict.failures import REACHED_BY, Observation, Verdict, WrongRows
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.harness.workers.task import Task
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.geometry import KvLayout
 
 _MOST_SECONDS = 10.0
 """Seconds after which no further run begins."""
@@ -40,13 +42,13 @@ class _Failure:
         return Aspect.LSE if self.place == "lse" else Aspect.OUT
 
 
-def _opened(step: int, judgement: Judgement, launches: Sequence[Launched]) -> Iterator[_Failure]:
+def _opened(step: int, judgement: Judgement, call: PagedCall | None) -> Iterator[_Failure]:
     """Yield an inquiry into each failing place of a step."""
     for place, worst in judgement.worst.items():
         evidence = judgement.evidence
         if worst is None or evidence is None:
             continue
-        call, aspect = _call(launches), Aspect.LSE if place == "lse" else Aspect.OUT
+        aspect = Aspect.LSE if place == "lse" else Aspect.OUT
         rows = sampled_rows(evidence, worst, aspect, call, failed=True)
         if any((each.row.token, each.row.head) == worst for each in rows):
             out_failed = "out" in judgement.worst
@@ -69,23 +71,28 @@ def _with_numbers(observation: Observation, numbers: Mapping[tuple[int, str], Wr
 
 
 def _inquire(
-    stake: Stake, failures: Sequence[_Failure], step: int, judgement: Judgement, launches: Sequence[Launched]
+    stake: Stake,
+    failures: Sequence[_Failure],
+    layout: KvLayout,
+    step: int,
+    judgement: Judgement,
+    launches: Sequence[Launched],
 ) -> None:
     """Pass the rows of a further run to the inquiries."""
-    evidence = judgement.evidence
+    evidence, call = judgement.evidence, _call(launches, layout)
     for failure in failures:
         if evidence is None or (failure.aspect is Aspect.LSE and evidence.lse is None):
             continue
         elsewhere = failure.step != step
         at = judgement.worst.get(failure.place) if elsewhere else failure.at
         if at is not None and at[0] < len(evidence.sees):
-            rows = sampled_rows(evidence, at, failure.aspect, _call(launches), failed=False)
+            rows = sampled_rows(evidence, at, failure.aspect, call, failed=False)
             failure.inquiry.test(stake, rows, elsewhere=elsewhere)
 
 
-def _call(launches: Sequence[Launched]) -> PagedCall | None:
+def _call(launches: Sequence[Launched], layout: KvLayout) -> PagedCall | None:
     """Return the one call that produced an output, or None if there were several."""
-    return paged_call(launches[0].op.name, launches[0].arguments) if len(launches) == 1 else None
+    return paged_call(launches[0].op.name, launches[0].arguments, layout) if len(launches) == 1 else None
 
 
 def explained(task: Task, write: Write) -> Verdict:
@@ -93,9 +100,10 @@ def explained(task: Task, write: Write) -> Verdict:
     began = time.monotonic()
     found: list[_Failure] = []
     numbers: dict[tuple[int, str], WrongRows] = {}
+    layout = task.case.geometry.kv_layout if isinstance(task.case, Case) else KvLayout.NHD
 
     def look(step: int, judgement: Judgement, launches: Sequence[Launched]) -> None:
-        found.extend(_opened(step, judgement, launches))
+        found.extend(_opened(step, judgement, _call(launches, layout)))
         numbers.update(_numbers(step, judgement))
 
     verdict = Execution(task, write, look=look).run()
@@ -105,7 +113,7 @@ def explained(task: Task, write: Write) -> Verdict:
             break
         # A worker that is silent for too long counts as hung.
         write(b"")
-        Execution(replace(task, case=case, trace=None), write, look=partial(_inquire, stake, open_ones)).run()
+        Execution(replace(task, case=case, trace=None), write, look=partial(_inquire, stake, open_ones, layout)).run()
     described = (_with_words(each, found) for each in verdict.observations)
     return replace(verdict, observations=tuple(_with_numbers(each, numbers) for each in described))
 

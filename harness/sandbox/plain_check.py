@@ -44,7 +44,15 @@ _OF_ARGUMENTS = (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED, Kind.WORKER_DIED, Kind.UN
 
 _COMPARE = (
     "All cases fail: compare the call below with the kernel's parameters, their order, dtypes and axes. Lengths, "
-    "offsets and page ids are int32; lengths count keys, offsets rows of queries, and ids pages of the cache."
+    "offsets and page ids are int32; lengths count keys, offsets rows of queries, and ids pages of the cache. A pointer "
+    "into a temporary tensor dangles: keep the tensor in a variable until the call has returned."
+)
+
+_WRITES_MORE = " out has the dtype of the queries: a kernel that writes float32 writes past its end."
+
+_KEPT = (
+    "The first of them passes in a fresh process: something is kept from an earlier call, such as a plan, a workspace "
+    "or a flag."
 )
 
 _ALL_ROWS = re.compile(r"(\d+) of \1 such rows|^(?!.*such rows)", re.DOTALL)
@@ -74,7 +82,7 @@ class PlainCheck(NamedTuple):
     """The plain cases of a backend that were judged, the symptoms of those that failed, and the calls of the first.
 
     `beneath_nan` is the failure of the first if slots and pages without a token hold numbers instead of NaN, if it was
-    run so and failed.
+    run so and failed. `passes_alone`: the first passes in a worker that has run no other case.
     """
 
     backend: str
@@ -82,6 +90,7 @@ class PlainCheck(NamedTuple):
     symptoms: tuple[Symptom, ...]
     calls: str = ""
     beneath_nan: str = ""
+    passes_alone: bool = False
 
     @property
     def failed(self) -> int:
@@ -104,6 +113,15 @@ class PlainCheck(NamedTuple):
     @property
     def _with_numbers(self) -> str:
         return f" With numbers there, the first case fails like this:\n  {self.beneath_nan}" if self.beneath_nan else ""
+
+    @property
+    def headline(self) -> str:
+        """The number of cases that fail, and the explanation of the most frequent symptom, if there is one."""
+        name, found = in_a_line(self.backend), self.symptoms[0].observation
+        why = ": it passes in a fresh process" if self.passes_alone else ""
+        if not why and found.mistakes:
+            why = f": {in_a_line(' '.join(found.message.splitlines()[1:]))}"
+        return f"{name} fails {self.failed} of {count(len(self.judged), 'plain case')}{why}."
 
     @property
     def words(self) -> str:
@@ -133,6 +151,8 @@ class PlainCheck(NamedTuple):
     def _advice(self) -> str:
         """Return the likely remedy, or "" if it is not known."""
         first = self.symptoms[0].observation
+        if self.passes_alone:
+            return _KEPT
         if self.failed == len(self.judged):
             if self.is_past_the_end:
                 return (
@@ -145,7 +165,8 @@ class PlainCheck(NamedTuple):
                 write = f"{name}.copy_(result). An assignment, {name} = result, writes none."
                 return f"Write every row of the given tensor: {write}"
             if first.kind in _OF_ARGUMENTS and set(first.mistakes) <= {Mistake.NO_KEYS}:
-                return _COMPARE
+                past_out = first.kind is Kind.ILLEGAL_ACCESS and first.place == "out"
+                return f"{_COMPARE}{_WRITES_MORE if past_out else ''}"
         return self._of_some_cases()
 
     def _of_some_cases(self) -> str:
@@ -193,7 +214,17 @@ def check(backend: str, runner: Runner) -> PlainCheck:
                 found[key] = first._replace(cases=(*first.cases, case))
     symptoms = sorted(found.values(), key=lambda each: _rank(each.observation))
     result = PlainCheck(backend, tuple(judged), tuple(symptoms), _calls(symptoms, runner))
+    if symptoms:
+        result = result._replace(passes_alone=_passes_alone(symptoms[0], runner))
     return result._replace(beneath_nan=_beneath_nan(symptoms[0], runner)) if result.is_past_the_end else result
+
+
+def _passes_alone(symptom: Symptom, runner: Runner) -> bool:
+    """Return whether the first case of a symptom passes in a fresh worker. One that ended its worker was run in one."""
+    if symptom.observation.kind in DEATHS:
+        return False
+    runner.renew()
+    return not runner.verdict(symptom.cases[0]).failures
 
 
 def _beneath_nan(symptom: Symptom, runner: Runner) -> str:
@@ -223,7 +254,7 @@ def check_users(backends: Iterable[str], tell: Callable[[str], None]) -> None:
                 again = f"Nothing was fuzzed. Once it is fixed, see whether it passes: attnfuzz check {name}"
                 raise CannotCall(f"{result.words}\n\n{in_a_line(again)}")
             if result.symptoms:
-                tell(f"{in_a_line(name)} fails {result.failed} of {count(len(result.judged), 'plain case')}.")
+                tell(f"{result.headline} Look at it first: attnfuzz check {in_a_line(name)}")
 
 
 def _rank(found: Observation) -> int:

@@ -26,6 +26,9 @@ def masks(row: WrongRow) -> Iterator[Claim]:
     yield from custom_masks(row)
     if row.problem.window_left >= 0:
         yield from _windows(row)
+    elif row.problem.causal:
+        words = "as if the row saw its own key alone: a window of 0 keys, where there is none (-1)"
+        yield _claim(Mistake.WINDOW, words, lambda each: _from(each, each.seen.stop - 1))
 
 
 def _causal_limits(row: WrongRow) -> Iterator[Claim]:

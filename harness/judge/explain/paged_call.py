@@ -10,6 +10,14 @@ from attnfuzz.kernels.meaning import Parameter, RequestSpan, Role
 from attnfuzz.kernels.meaning.call_pool import token_major
 from attnfuzz.kernels.meaning.forms import tensor_of, window_of
 from attnfuzz.kernels.meaning.known import entry_points
+from attnfuzz.kernels.meaning.spans import cumulative_rows, paged_spans
+from attnfuzz.reference.geometry import KvLayout
+
+_OF_FUNCTIONS = {"query", "k_cache", "v_cache", "block_tables", "seq_lens", "cum_seq_lens_q", "scale"}
+"""The arguments of a user's function, as `kernels.functions.function_backend` documents them."""
+
+_SLOTS = {KvLayout.NHD: 1, KvLayout.HND: 2}
+"""The axis of slots in such a cache."""
 
 
 @dataclass(frozen=True)
@@ -90,16 +98,43 @@ def _taken(pool: torch.Tensor, pages: torch.Tensor, count: int, head: int) -> to
     return bits[pages.to(pool.device), :, head : head + 1].flatten(0, 1)[:count].view(pool.dtype)
 
 
-def paged_call(op: str, arguments: Mapping[str, Any]) -> PagedCall | None:
-    """Return the launch of `op` if it is attention over pages and its metadata stays inside its tensors, else None."""
+def paged_call(op: str, arguments: Mapping[str, Any], layout: KvLayout = KvLayout.NHD) -> PagedCall | None:
+    """Return the launch of `op` if it is attention over pages and its metadata stays inside its tensors, else None.
+
+    The caches of a user's function have the `layout` of the case.
+    """
     entry = entry_points().get(op)
-    if entry is None:
-        return None
     try:
+        if entry is None:
+            return _of_function(arguments, layout) if arguments.keys() >= _OF_FUNCTIONS else None
         return _paged_call(arguments, entry.parameters(arguments), entry.spans(arguments))
     except (ValueError, KeyError, IndexError, TypeError, RuntimeError):
         # Arguments that make no sense to the entry point give no candidates.
         return None
+
+
+def _of_function(arguments: Mapping[str, Any], layout: KvLayout) -> PagedCall | None:
+    """Return the launch of a user's function. One with factors for each key has keys that its cache does not hold."""
+    if arguments.get("k_scales") is not None:
+        return None
+    slots = _SLOTS[layout]
+    axes = ("pages", "slots", "kv heads") if slots == 1 else ("pages", "kv heads", "slots")
+    parameters = (
+        Parameter("query", Role.QUERY, ("tokens", "q heads", "qk dim")),
+        Parameter("k_cache", Role.CACHE, (*axes, "qk dim")),
+        Parameter("v_cache", Role.CACHE, (*axes, "vo dim")),
+        Parameter("block_tables", Role.PAGE_TABLE, ("requests", "columns")),
+    )
+    if arguments.get("sinks") is not None:
+        parameters += (Parameter("sinks", Role.SINKS, ("q heads",)),)
+    lengths = arguments["seq_lens"]
+    rows = cumulative_rows(arguments["cum_seq_lens_q"], len(lengths))
+    spans = paged_spans(rows, lengths, arguments["block_tables"], arguments["k_cache"].shape[slots])
+    scales = {
+        "bmm1_scale": arguments["scale"] * arguments.get("k_scale", 1.0),
+        "bmm2_scale": arguments.get("v_scale", 1.0),
+    }
+    return _paged_call({**arguments, **scales}, parameters, spans)
 
 
 def _paged_call(

@@ -176,6 +176,8 @@ def _tables(call: PagedCall) -> Iterator[Claim]:
             words = f"as if it had the row of the page table {abs(by)} {'after' if by > 0 else 'before'} its own"
             claim = _from_pages(Mistake.TABLE_ROW, words, _row(by))
             yield replace(claim, stakes=POSITIONS, tried=min(call.table.shape[0], 2 * _OTHERS))
+    for words, first in _IGNORED:
+        yield _from_pages(Mistake.PAGES_IN_A_ROW, f"as if the page table were ignored: {words}", _numbered(first))
     words = "as if all pages of a request followed its first one"
     yield _from_pages(Mistake.PAGES_IN_A_ROW, words, _consecutive(None))
     for tile in _TILES:
@@ -238,6 +240,22 @@ def _consecutive(tile: int | None) -> Pages:
         return own[places // in_tile * in_tile] + places % in_tile
 
     return pages
+
+
+def _numbered(first: Callable[[PagedCall, int], int]) -> Pages:
+    return lambda call, request, count: torch.arange(count) + first(call, request)
+
+
+def _pages_before(call: PagedCall, request: int) -> int:
+    return sum(len(span.pages) for span in call.spans[:request])
+
+
+_IGNORED: tuple[tuple[str, Callable[[PagedCall, int], int]], ...] = (
+    ("each request has the pages after those of the requests before it", _pages_before),
+    ("the pages of each request begin at its row times the columns", lambda call, b: b * call.table.shape[1]),
+    ("the pages of each request begin at page 0", lambda _, __: 0),
+)
+"""Where the pages of a request begin for a kernel that reads no page table, in words and as a function."""
 
 
 def _strides(call: PagedCall) -> Iterator[Claim]:

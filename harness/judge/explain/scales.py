@@ -72,7 +72,7 @@ def _output_times(factor: Factor) -> Callable[[WrongRow], Alternative]:
 
 def logit_factors(row: WrongRow) -> Iterator[Claim]:
     """Yield claims that the logits are multiplied by a factor: a named one, or the one that fits best."""
-    if row.problem.soft_cap or not len(row.seen):
+    if not len(row.seen):
         return
     scale = row.problem.bmm1_scale
     named: list[tuple[str, Factor]] = [
@@ -90,10 +90,28 @@ def logit_factors(row: WrongRow) -> Iterator[Claim]:
         )
     for words, factor in named:
         yield Claim(Mistake.LOGIT_SCALE, words, _logits_times(factor), SCALED)
-    fitted = _fitted_factor(row)
+    for words, instead in _CONSTANT[: 2 if row.problem.query.shape[2] == row.problem.value.shape[2] else None]:
+        yield Claim(Mistake.LOGIT_SCALE, f"as if the factor of the logits were {words}", _with_scale(instead), SCALED)
+    fitted = None if row.problem.soft_cap else _fitted_factor(row)
     if fitted is not None:
         words = f"as if the logits were multiplied by {_shown(fitted)}"
         yield Claim(Mistake.LOGIT_SCALE, words, _logits_times(lambda _: fitted), RULE, tried=_FACTORS)
+
+
+_CONSTANT: tuple[tuple[str, Factor], ...] = (
+    ("always 1 / sqrt(head_dim_qk), whatever is passed", lambda problem: problem.query.shape[2] ** -0.5),
+    ("1 / head_dim_qk, whatever is passed", lambda problem: 1 / problem.query.shape[2]),
+    ("1 / sqrt(head_dim_vo), whatever is passed", lambda problem: problem.value.shape[2] ** -0.5),
+)
+"""Factors of the logits in a kernel that ignores the one that it is given."""
+
+
+def _with_scale(instead: Factor) -> Callable[[WrongRow], Alternative]:
+    def answer(row: WrongRow) -> Alternative:
+        alone = row.alone(row.seen)
+        return row.alternative(replace(alone, bmm1_scale=instead(alone)))
+
+    return answer
 
 
 def _logits_times(factor: Factor) -> Callable[[WrongRow], Alternative]:
@@ -133,8 +151,17 @@ def _fitted_factor(row: WrongRow) -> float | None:
 
 
 def soft_cap(row: WrongRow) -> Iterator[Claim]:
-    """Yield the claim that the soft cap was not applied."""
+    """Yield claims that the soft cap was not applied, or before the factor of the logits."""
     if row.problem.soft_cap:
+        # With the factor f, f * cap * tanh(x / cap) is the cap f * cap of the logits f * x.
+        yield Claim(
+            Mistake.SOFT_CAP,
+            "as if the soft cap were applied before the factor of the logits",
+            lambda each: each.alternative(
+                replace(each.alone(each.seen), soft_cap=each.problem.soft_cap * each.problem.bmm1_scale)
+            ),
+            SCALED,
+        )
         yield Claim(
             Mistake.SOFT_CAP,
             "as if the soft cap were not applied",

@@ -65,8 +65,19 @@ def reads_hnd(*, out, k_cache, v_cache, **given):
     k, v = (each.reshape(len(each), each.shape[2], each.shape[1], -1).transpose(1, 2) for each in (k_cache, v_cache))
     out.copy_(attention(k_cache=k, v_cache=v, **given))
 
-RIGHT, RETURNS, RAISES, DIES, WRONG, READS_HND = map(
-    FunctionBackend, (right, returns, raises, dies, wrong, reads_hnd)
+def reads_no_table(*, out, block_tables, seq_lens, k_cache, **given):
+    counts = -(-seq_lens // k_cache.shape[1])
+    tables = torch.arange(block_tables.shape[1]) + (counts.cumsum(0) - counts)[:, None]
+    out.copy_(attention(block_tables=tables, seq_lens=seq_lens, k_cache=k_cache, **given))
+
+kept = []
+
+def keeps_lengths(*, out, seq_lens, **given):
+    kept.append(seq_lens.clone())
+    out.copy_(attention(seq_lens=kept[0], **given))
+
+RIGHT, RETURNS, RAISES, DIES, WRONG, READS_HND, READS_NO_TABLE, KEEPS_LENGTHS = map(
+    FunctionBackend, (right, returns, raises, dies, wrong, reads_hnd, reads_no_table, keeps_lengths)
 )
 LSE = FunctionBackend(writes_no_lse, contract=Contract(lse=LseBase.E))
 ARRANGED = FunctionBackend(never_called, arrange=arranges)
@@ -114,7 +125,9 @@ def test_a_mistake_in_calling_the_kernel_keeps_a_campaign_from_starting(
 @pytest.mark.slow
 def test_wrong_numbers_may_be_the_kernels_and_are_fuzzed(named: Named, capsys: pytest.CaptureFixture[str]) -> None:
     check_users([named("RIGHT"), named("WRONG"), "torch_sdpa"], print)
-    assert capsys.readouterr().out == f"{named('WRONG')} fails 20 of 20 plain cases.\n"
+    told = capsys.readouterr().out
+    assert told.startswith(f"{named('WRONG')} fails 20 of 20 plain cases: as if the logits were multiplied by ")
+    assert told.endswith(f". Look at it first: attnfuzz check {named('WRONG')}\n")
 
 
 def observed(kind: Kind, tier: str = "", place: str = "out") -> Symptom:
@@ -187,10 +200,20 @@ def test_nan_in_all_plain_cases_points_to_slots_without_a_token() -> None:
 
 @pytest.mark.slow
 def test_below_nan_the_first_case_is_run_with_numbers(named: Named) -> None:
-    with Runner([named("READS_HND")]) as runner:
-        found = check(named("READS_HND"), runner)
-    assert {symptom.observation.kind for symptom in found.symptoms} == {Kind.NOT_FINITE}
-    assert "With numbers there, the first case fails like this:\n  request " in found.words
+    for name, words in (("READS_HND", ""), ("READS_NO_TABLE", "as if the page table were ignored: each request has")):
+        with Runner([named(name)]) as runner:
+            found = check(named(name), runner)
+        assert {symptom.observation.kind for symptom in found.symptoms} == {Kind.NOT_FINITE}
+        assert "With numbers there, the first case fails like this:\n  request " in found.words
+        assert words in " ".join(found.words.split())
+
+
+@pytest.mark.slow
+def test_a_failure_that_depends_on_earlier_calls_is_said_to(named: Named) -> None:
+    with Runner([named("KEEPS_LENGTHS")]) as runner:
+        found = check(named("KEEPS_LENGTHS"), runner)
+    assert found.passes_alone
+    assert "passes in a fresh process: something is kept from an earlier call" in found.words
 
 
 @pytest.mark.slow

@@ -137,6 +137,21 @@ def test_a_factor_of_the_logits_is_named(problem: Problem, factor: float, words:
     assert words in said_of(problem, lambda row: rescaled(row, factor))
 
 
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (32**-0.5, "as if the factor of the logits were always 1 / sqrt(head_dim_qk), whatever is passed"),
+        (1 / 32, "as if the factor of the logits were 1 / head_dim_qk, whatever is passed"),
+    ],
+)
+@pytest.mark.parametrize("soft_cap", [0.0, 5.0])
+def test_a_factor_of_the_logits_that_is_ignored_is_named(
+    problem: Problem, factor: float, words: str, soft_cap: float
+) -> None:
+    scaled = replace(problem, bmm1_scale=0.3, soft_cap=soft_cap)
+    assert words in said_of(scaled, lambda row: replace(row.alone(row.seen), bmm1_scale=factor))
+
+
 def rescaled(row: WrongRow, factor: float) -> Problem:
     alone = row.alone(row.seen)
     return replace(alone, bmm1_scale=alone.bmm1_scale * factor)
@@ -178,6 +193,18 @@ def test_a_missing_soft_cap_is_named(problem: Problem) -> None:
     assert "as if the soft cap were not applied" in said_of(
         capped, lambda row: replace(row.alone(row.seen), soft_cap=0.0)
     )
+
+
+def test_a_soft_cap_before_the_factor_of_the_logits_is_named(problem: Problem) -> None:
+    capped = replace(problem, soft_cap=5.0)
+    assert "as if the soft cap were applied before the factor of the logits" in said_of(
+        capped, lambda row: replace(row.alone(row.seen), soft_cap=5.0 * problem.bmm1_scale)
+    )
+
+
+def test_a_window_of_no_keys_where_there_is_none_is_named(problem: Problem) -> None:
+    words = "as if the row saw its own key alone: a window of 0 keys, where there is none (-1)"
+    assert words in said_of(problem, lambda row: row.alone(row.seen[-1:]))
 
 
 @pytest.mark.parametrize(
