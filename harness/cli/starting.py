@@ -24,7 +24,7 @@ def share_torch() -> None:
     if "torch" in sys.modules:
         return
     os.environ.update(ENVIRONMENT)
-    from attnfuzz.harness.workers.forked import fork_ahead  # it imports torch
+    from attnfuzz.harness.workers.forked import fork_ahead
 
     for _ in range(_NURSERIES):
         fork_ahead()

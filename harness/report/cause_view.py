@@ -200,7 +200,9 @@ class CauseView:
 
 def title_of_cause(cause: Cause) -> str:
     """Describe a cause in half a line."""
-    return title(cause.findings[0].observation, cause.needs, _backends(cause), _modes(cause))
+    first = cause.findings[0]
+    later = first.recurrence is not None and first.recurrence.depends_on_earlier_cases
+    return title(first.observation, cause.needs, _backends(cause), _modes(cause), later=later)
 
 
 def _backends(cause: Cause) -> list[str]:

@@ -131,11 +131,23 @@ def severity(observation: Observation) -> Severity:
     return Severity.SMALL_ERROR if margin is not None and margin < SMALL else Severity.WRONG
 
 
-def title(observation: Observation, needs: Collection[str], backends: Sequence[str], modes: Sequence[str]) -> str:
-    """Describe a failure in half a line: the mistake, with which features, in which backends and modes."""
+def title(
+    observation: Observation,
+    needs: Collection[str],
+    backends: Sequence[str],
+    modes: Sequence[str],
+    *,
+    later: bool = False,
+) -> str:
+    """Describe a failure in half a line: the mistake, with which features, in which backends and modes.
+
+    `later`: it depends on earlier cases.
+    """
     act = _act(observation)
     features = [name for name in _telling(needs) if not set(_words(name)) <= set(_words(act))]
     condition = f" with {_listed(features, 'feature', last=' and ')}" if features else ""
+    if later:
+        condition += " after earlier cases"
     # A backend of a file is named by its path.
     names = list(dict.fromkeys(name.rpartition("/")[2] for name in backends))
     where = [_listed(names, "backend")] if names else []

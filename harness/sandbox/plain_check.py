@@ -44,8 +44,8 @@ _OF_ARGUMENTS = (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED, Kind.WORKER_DIED, Kind.UN
 
 _COMPARE = (
     "All cases fail: compare the call below with the kernel's parameters, their order, dtypes and axes. Lengths, "
-    "offsets and page ids are int32; lengths count keys, offsets rows of queries, and ids pages of the cache. A pointer "
-    "into a temporary tensor dangles: keep the tensor in a variable until the call has returned."
+    "offsets and page ids are int32; lengths count keys, offsets rows of queries, and ids pages of the cache. A "
+    "pointer into a temporary tensor dangles: keep the tensor in a variable until the call has returned."
 )
 
 _WRITES_MORE = " out has the dtype of the queries: a kernel that writes float32 writes past its end."

@@ -1,7 +1,8 @@
 """The five stages for a failing case: it is confirmed, attributed, reduced, confirmed again and described."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -33,11 +34,13 @@ RUNS_PER_SHRINKING_RUN = 4
 """Number of runs of a flaky failure's case per run of the shrinking budget."""
 
 
-class Surroundings(NamedTuple):
+@dataclass(frozen=True)
+class Surroundings:
     """The parts of a slice that its stages share.
 
     `allowed` cases are those that their backend supports, `in_words` adds explanations to a verdict, `minimized` names
-    the cause whose case is minimized.
+    the cause whose case is minimized. `stateful` are the backends with a failure that depends on earlier cases: state
+    that they keep would make other variants of a case fail too.
     """
 
     runner: CountingRunner
@@ -49,6 +52,7 @@ class Surroundings(NamedTuple):
     causes: KnownCauses
     failures: NewFailures
     minimized: str = ""
+    stateful: set[str] = field(default_factory=set)
 
 
 class CaseStages:
@@ -66,7 +70,7 @@ class CaseStages:
             fingerprint,
             case,
             verdict,
-            run=runner.verdict,
+            run=self._alone if case.backend in self._slice.stateful else runner.verdict,
             budget=self._slice.time.budget,
             aside=self._slice.failures.set_aside,
             slowest=runner.hang_seconds if fingerprint.kind is Kind.HANG else 0.0,
@@ -161,6 +165,11 @@ class CaseStages:
             beside=beside,
         )
 
+    def _alone(self, case: AnyCase) -> Verdict:
+        """Return the verdict of a worker that has run no other case."""
+        self._slice.runner.renew()
+        return self._slice.runner.verdict(case)
+
     def _comes_back(self, failing: Pinned[Any]) -> bool:
         return comes_back(self._slice.runner, failing.case, failing.failure)
 
@@ -208,11 +217,18 @@ class CaseStages:
             came_back=came_back,
         )
 
+    @property
+    def _starts_fast(self) -> bool:
+        """Whether a new worker takes milliseconds. On a GPU it takes seconds."""
+        return self._slice.capability is not None and self._slice.capability.device is Device.CPU
+
     def _tell_pursued(self, failing: Pinned[Any], pursued: Pursued) -> None:
         fingerprint = failing.fingerprint
         if not pursued.is_finding:
             self._slice.tell(Lost(fingerprint=fingerprint, tried=pursued.recurrence))
             return
+        if pursued.recurrence.depends_on_earlier_cases and self._starts_fast:
+            self._slice.stateful.add(pursued.case.backend)
         cause = ""
         if needs := needs_late(pursued, self._slice.runner.verdict):
             pinned = self.pin(fingerprint, pursued.case, pursued.verdict)

@@ -59,7 +59,8 @@ class Hunt:
     explanations to the verdict on a caught case. Reduction stays within `capability`, if given, and on other backends
     within `elsewhere`. `novelty` selects interesting cases; without it there are none. Failures that match entries of
     the `ledger` hide no others. `claim` returns whether the slice may settle a failure: another job may be at it.
-    `deaths` keeps known deadly features out of drawn cases for a GPU.
+    `deaths` keeps known deadly features out of drawn cases for a GPU. `stateful` are backends known to keep state from
+    case to case; the hunt adds to them.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Hunt:
         ledger: Sequence[Entry] = (),
         claim: Callable[[Fingerprint], bool] = lambda _: True,
         deaths: RareDeaths | None = None,
+        stateful: set[str] | None = None,
     ) -> None:
         def allowed(case: AnyCase) -> bool:
             able = capability if case.backend == task.backend else elsewhere(case.backend)
@@ -101,6 +103,7 @@ class Hunt:
                 causes=self._causes,
                 failures=self._failures,
                 minimized="" if task.minimized is None else task.minimized.name,
+                stateful=set() if stateful is None else stateful,
             )
         )
         self._pinned: Pinned[Any] | None = None

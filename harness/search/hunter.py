@@ -74,6 +74,7 @@ class Hunter:
         self._handing: deque[Handing] = deque()
         self._claim = claim
         self._deaths = RareDeaths(setup.ledger)
+        self._stateful: set[str] = set()
         self._novelty = Novelty(lambda case: family_of(case).space)
         self._ran_last = setup.backends[0]
         self._runner = Runner(
@@ -140,6 +141,7 @@ class Hunter:
             ledger=self._setup.ledger,
             claim=self._claim,
             deaths=self._deaths,
+            stateful=self._stateful,
         )
         return hunt.run(drawn_cases(task.backend, self._setup.guard, task.lean, part=part))
 

@@ -39,6 +39,16 @@ class Rerun(StrEnum):
     LATE = "repeated on a device that begins late"
 
 
+_CONDITIONS = {
+    Rerun.ALONE: "Fails again",
+    Rerun.HISTORY: "Fails after earlier cases",
+    Rerun.LOAD: "Fails under load",
+    Rerun.GUARD: "Fails with the other guard",
+    Rerun.LATE: "Fails on a device that begins late",
+}
+"""The start of a sentence on a failure that came back in each run of a way."""
+
+
 class Trial(msgspec.Struct, frozen=True):
     """The number of runs under one condition, and of failing ones."""
 
@@ -77,6 +87,11 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
         return self.failed == 0
 
     @property
+    def depends_on_earlier_cases(self) -> bool:
+        """Whether it came back in workers that had run other cases before."""
+        return self.way is Rerun.HISTORY and self.failed > 0
+
+    @property
     def interval(self) -> tuple[float, float]:
         """The 95% confidence interval of the rate."""
         return interval(self.failed, self.runs)
@@ -93,10 +108,15 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
             return f"Seen once: it did not fail again. {self._all_tried}"
         low, high = self.interval
         before = ""
-        if self.way is Rerun.HISTORY:
-            before = f" Each run needs a fresh worker, which first runs {count(self.history, 'earlier case')}."
+        if self.depends_on_earlier_cases:
+            before = (
+                f" Each run needs a fresh worker, which first runs {count(self.history, 'earlier case')}: state that "
+                "is kept from call to call, such as a plan or a workspace, may be stale."
+            )
         elif self.way is Rerun.LOAD:
             before = f" {self.load} workers ran it at the same time."
+        if self.failed == self.runs:
+            return f"{_CONDITIONS[self.way]}: {self.failed:,} of {self.runs:,} runs failed, {self.way}.{before}"
         return (
             f"Flaky: {self.failed:,} of {self.runs:,} runs failed ({percent(self.failed / self.runs)}; 95% "
             f"confidence interval {percent(low)} to {percent(high)}), {self.way}.{before}"

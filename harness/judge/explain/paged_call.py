@@ -119,14 +119,14 @@ def _of_function(arguments: Mapping[str, Any], layout: KvLayout) -> PagedCall | 
         return None
     slots = _SLOTS[layout]
     axes = ("pages", "slots", "kv heads") if slots == 1 else ("pages", "kv heads", "slots")
-    parameters = (
+    parameters = [
         Parameter("query", Role.QUERY, ("tokens", "q heads", "qk dim")),
         Parameter("k_cache", Role.CACHE, (*axes, "qk dim")),
         Parameter("v_cache", Role.CACHE, (*axes, "vo dim")),
         Parameter("block_tables", Role.PAGE_TABLE, ("requests", "columns")),
-    )
+    ]
     if arguments.get("sinks") is not None:
-        parameters += (Parameter("sinks", Role.SINKS, ("q heads",)),)
+        parameters.append(Parameter("sinks", Role.SINKS, ("q heads",)))
     lengths = arguments["seq_lens"]
     rows = cumulative_rows(arguments["cum_seq_lens_q"], len(lengths))
     spans = paged_spans(rows, lengths, arguments["block_tables"], arguments["k_cache"].shape[slots])
@@ -134,7 +134,7 @@ def _of_function(arguments: Mapping[str, Any], layout: KvLayout) -> PagedCall | 
         "bmm1_scale": arguments["scale"] * arguments.get("k_scale", 1.0),
         "bmm2_scale": arguments.get("v_scale", 1.0),
     }
-    return _paged_call({**arguments, **scales}, parameters, spans)
+    return _paged_call({**arguments, **scales}, tuple(parameters), spans)
 
 
 def _paged_call(

@@ -166,6 +166,15 @@ def test_an_issue_and_the_reports_give_the_rate_of_a_flaky_failure() -> None:
     assert rate in dict(view.facts)["rate"]
 
 
+def test_a_failure_after_other_cases_is_not_called_flaky_and_has_this_in_its_title() -> None:
+    always = Recurrence(way=Rerun.HISTORY, runs=4, failed=4, history=1)
+    (view,) = cause_views(Standing.of([started("fake"), replace(filed(CASE), recurrence=always)]))
+    assert " after earlier cases (" in view.title
+    assert view.recurrence.startswith("Fails after earlier cases: 4 of 4 runs failed, in a fresh worker")
+    assert "such as a plan or a workspace, may be stale" in view.recurrence
+    assert replace(always, failed=3).words.startswith("Flaky: 3 of 4 runs failed")
+
+
 def test_an_issue_without_a_script_leaves_the_case() -> None:
     text = render_issue(CASE, MISMATCH, {})
     assert "repro.py" not in text

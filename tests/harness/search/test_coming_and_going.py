@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 import pytest
-from fake_search import Counting, FakeJudge, decode, hunt, observed
+from fake_search import Counting, FakeJudge, decode, hunt, kv_lens, observed
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from attnfuzz.harness.search.messages import (
@@ -17,12 +18,16 @@ from attnfuzz.harness.search.messages import (
 )
 from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.harness.verdict.recurrence import Recurrence, Rerun
+from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Pace
+from attnfuzz.reference.geometry import KvLayout
 
 FAULT = observed(Kind.ILLEGAL_ACCESS, "query")
 UNWRITTEN = observed(Kind.UNWRITTEN)
 NOTHING = ShrinkBudget(runs=0, seconds=0.0)
 SMALL = ShrinkBudget(runs=100, seconds=40.0)
+LARGE = replace(SMALL, runs=1000)
+CPU = Capability(layouts=(KvLayout.HND,))
 
 
 def sent_by(judge: FakeJudge, replays: Sequence[Replay] = (), shrink: ShrinkBudget = SMALL) -> list[AnyMessage]:
@@ -104,6 +109,38 @@ def test_a_flaky_failure_needs_a_late_device_if_a_prompt_one_never_shows_it(
     (found,) = settled(sent_by(judge, replays))
     assert isinstance(found, Caught)
     assert found.needs == needs
+
+
+class Stateful(FakeJudge):
+    """Keeps its first case: fails at other short ones, and at long ones anyhow; at others of one request, too."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: ())
+        self._ran: list[Case] = []
+
+    @property
+    def history(self) -> tuple[Case, ...]:
+        return tuple(self._ran[:-1])
+
+    def renew(self) -> None:
+        self._ran.clear()
+
+    def verdict(self, case: Case) -> Verdict:
+        lengths, later = kv_lens(case), bool(self._ran) and self._ran[0] != case
+        self._ran.append(case)
+        found = [UNWRITTEN] if later and max(lengths) < 100 else []
+        if max(lengths) >= 150 or (later and len(lengths) == 1):
+            found.append(FAULT)
+        return Verdict(observations=tuple(found), rows=1)
+
+
+def test_a_backend_that_keeps_state_has_its_further_failures_minimized_in_fresh_workers() -> None:
+    drawn = st.lists(st.integers(0, 200), min_size=2, max_size=6).map(lambda lengths: decode(*lengths))
+    _, sent = hunt(Stateful(), drawn, examples=100, shrink=LARGE, capability=CPU)
+    kept, fault = (each for each in settled(sent) if isinstance(each, Caught))
+    assert kept.recurrence is not None
+    assert kept.recurrence.depends_on_earlier_cases
+    assert (fault.recurrence, kv_lens(fault.case)) == (None, [150])
 
 
 HANG = observed(Kind.HANG, "")

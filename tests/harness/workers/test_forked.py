@@ -39,7 +39,8 @@ with Workers("deadly_handlers:obey", environment={"PLANTED": "yes"}) as workers:
     worker, nursery = lineage(workers)
     files = [os.readlink(f"/proc/{nursery}/fd/{number}") for number in os.listdir(f"/proc/{nursery}/fd")]
     other = os.readlink(f"/proc/self/fd/{forked._ahead[0].control.fileno()}")
-    tell(other=other, worker=worker, nursery=nursery, session=os.getsid(nursery), group=os.getpgid(nursery), files=files)
+    about = {"session": os.getsid(nursery), "group": os.getpgid(nursery), "files": files, "other": other}
+    tell(worker=worker, nursery=nursery, **about)
     sys.stdin.readline()
     worker_ended = os.pidfd_open(worker)
     os.kill(nursery, signal.SIGKILL)
