@@ -23,7 +23,7 @@ from attnfuzz.harness.verdict.printable import in_a_line, printable
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.any_case import AnyCase
-from attnfuzz.reference.case import Case, Unused
+from attnfuzz.reference.case import Case, PageOrder, Unused
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.mistake import Mistake
 from attnfuzz.reference.user_error import UserError
@@ -228,10 +228,14 @@ def _passes_alone(symptom: Symptom, runner: Runner) -> bool:
 
 
 def _beneath_nan(symptom: Symptom, runner: Runner) -> str:
-    """Return the failure of a symptom's first case with numbers in slots and pages without a token, or ""."""
+    """Return the failure of a symptom's first case with numbers in slots and pages without a token, or "".
+
+    Its pages are reversed: a kernel that ignores page ids might read pages in a row.
+    """
     case = symptom.cases[0]
     assert isinstance(case, Case)
-    case = replace(case, pages=replace(case.pages, behind=Unused.NUMBERS, free=Unused.NUMBERS))
+    pages = replace(case.pages, behind=Unused.NUMBERS, free=Unused.NUMBERS, order=PageOrder.REVERSED)
+    case = replace(case, pages=pages)
     verdict = runner.verdict(case)
     if not verdict.failures:
         return ""

@@ -176,6 +176,8 @@ def _tables(call: PagedCall) -> Iterator[Claim]:
             words = f"as if it had the row of the page table {abs(by)} {'after' if by > 0 else 'before'} its own"
             claim = _from_pages(Mistake.TABLE_ROW, words, _row(by))
             yield replace(claim, stakes=POSITIONS, tried=min(call.table.shape[0], 2 * _OTHERS))
+    words = "as if the page table had 64-bit entries, read as 32-bit ones"
+    yield _from_pages(Mistake.PAGE_IDS, words, _of_64_bits)
     for words, first in _IGNORED:
         yield _from_pages(Mistake.PAGES_IN_A_ROW, f"as if the page table were ignored: {words}", _numbered(first))
     words = "as if all pages of a request followed its first one"
@@ -240,6 +242,13 @@ def _consecutive(tile: int | None) -> Pages:
         return own[places // in_tile * in_tile] + places % in_tile
 
     return pages
+
+
+def _of_64_bits(call: PagedCall, request: int, count: int) -> torch.Tensor | None:
+    """Return the pages in a table of int64 for a kernel that takes it for one of int32, on a little-endian machine."""
+    halves = torch.stack((call.table, torch.zeros_like(call.table)), dim=-1).flatten()
+    start = request * call.table.shape[1]
+    return halves[start : start + count]
 
 
 def _numbered(first: Callable[[PagedCall, int], int]) -> Pages:

@@ -70,14 +70,18 @@ def reads_no_table(*, out, block_tables, seq_lens, k_cache, **given):
     tables = torch.arange(block_tables.shape[1]) + (counts.cumsum(0) - counts)[:, None]
     out.copy_(attention(block_tables=tables, seq_lens=seq_lens, k_cache=k_cache, **given))
 
+def widens_table(*, out, block_tables, **given):
+    flat = block_tables.long().flatten().view(torch.int32)
+    out.copy_(attention(block_tables=flat[: block_tables.numel()].view_as(block_tables), **given))
+
 kept = []
 
 def keeps_lengths(*, out, seq_lens, **given):
     kept.append(seq_lens.clone())
     out.copy_(attention(seq_lens=kept[0], **given))
 
-RIGHT, RETURNS, RAISES, DIES, WRONG, READS_HND, READS_NO_TABLE, KEEPS_LENGTHS = map(
-    FunctionBackend, (right, returns, raises, dies, wrong, reads_hnd, reads_no_table, keeps_lengths)
+RIGHT, RETURNS, RAISES, DIES, WRONG, READS_HND, READS_NO_TABLE, WIDENS_TABLE, KEEPS_LENGTHS = map(
+    FunctionBackend, (right, returns, raises, dies, wrong, reads_hnd, reads_no_table, widens_table, keeps_lengths)
 )
 LSE = FunctionBackend(writes_no_lse, contract=Contract(lse=LseBase.E))
 ARRANGED = FunctionBackend(never_called, arrange=arranges)
@@ -199,17 +203,21 @@ def test_nan_in_all_plain_cases_points_to_slots_without_a_token() -> None:
 
 
 @pytest.mark.slow
-def test_below_nan_the_first_case_is_run_with_numbers(named: Named) -> None:
-    for name, words in (("READS_HND", ""), ("READS_NO_TABLE", "as if the page table were ignored: each request has")):
-        with Runner([named(name)]) as runner:
-            found = check(named(name), runner)
+def test_wrong_pages_are_explained_and_below_nan_by_a_run_with_numbers(named: Named) -> None:
+    with Runner([named("READS_HND"), named("READS_NO_TABLE"), named("WIDENS_TABLE")]) as runner:
+        layout, ignored, widened = (
+            check(named(name), runner) for name in ("READS_HND", "READS_NO_TABLE", "WIDENS_TABLE")
+        )
+    for found in (layout, ignored):
         assert {symptom.observation.kind for symptom in found.symptoms} == {Kind.NOT_FINITE}
         assert "With numbers there, the first case fails like this:\n  request " in found.words
-        assert words in " ".join(found.words.split())
+    words = " ".join(ignored.words.split())
+    assert "as if the page table were ignored: each request has the pages after those of the requests before" in words
+    assert "as if the page table had 64-bit entries, read as 32-bit ones" in widened.words
 
 
 @pytest.mark.slow
-def test_a_failure_that_depends_on_earlier_calls_is_said_to(named: Named) -> None:
+def test_a_failure_that_depends_on_earlier_calls_is_recognized(named: Named) -> None:
     with Runner([named("KEEPS_LENGTHS")]) as runner:
         found = check(named("KEEPS_LENGTHS"), runner)
     assert found.passes_alone
