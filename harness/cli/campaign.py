@@ -26,7 +26,7 @@ from attnfuzz.harness.cli.display import display_on, summarise
 from attnfuzz.harness.cli.given import Trees, all_compiled, chosen_backends, compiled_backends, tree_of
 from attnfuzz.harness.cli.other_homes import refuse_other_home
 from attnfuzz.harness.cli.signals import stop_on_signals
-from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, details, print_line, tell
+from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, details, print_sentences, tell
 from attnfuzz.harness.export.carried import unasked, with_sizes
 from attnfuzz.harness.family import family_with
 from attnfuzz.harness.ledger.file import Ledger, default_ledger
@@ -125,7 +125,7 @@ def _run(plan: Plan, home: Home, ledger: Ledger, *, past: Past | None) -> Exit:
 def _report_again(home: Home, past: Past) -> Exit:
     """Write the reports of a finished campaign again."""
     text = f"Campaign {past.campaign} is finished; its reports are written again. Start another without --resume."
-    print_line(details(), text)
+    print_sentences(details(), text)
     standing = Standing.of(past.events)
     summarise(Terminal(), home, standing)
     return _concluded(past.campaign, home, standing, _written(home, past.campaign, standing))

@@ -14,7 +14,7 @@ from attnfuzz.harness.campaign import events
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli.status import GAP, Status, coverage, found_so_far, recent_rate, score_table
-from attnfuzz.harness.cli.terminal import extras, is_quiet, new_table, print_line
+from attnfuzz.harness.cli.terminal import extras, is_quiet, new_table, print_line, print_sentences
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.cause_view import KNOWN, CauseView, cause_views
 from attnfuzz.harness.report.files import scripts_in
@@ -159,7 +159,7 @@ def summarise(console: Console, home: Home | None, standing: Standing) -> None:
         _print_causes_and_scores(console, home, standing)
     result = verdict(standing)
     seed = f" (seed {standing.started.seed})" if standing.started else ""
-    print_line(console, f"{result.text}{seed}.", "bold green" if result.level is Level.GOOD else "bold red")
+    print_sentences(console, f"{result.text}{seed}.", "bold green" if result.level is Level.GOOD else "bold red")
 
 
 def _print_causes_and_scores(console: Console, home: Home | None, standing: Standing) -> None:
@@ -177,7 +177,7 @@ def _print_causes_and_scores(console: Console, home: Home | None, standing: Stan
         console.print(Rule(style="red", characters="-"), width=width)
     console.print(score_table(standing, width=console.width, live=False))
     for line in _others(standing, views):
-        print_line(console, line)
+        print_sentences(console, line)
 
 
 def _print_cause(console: Console, view: CauseView) -> None:

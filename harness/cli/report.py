@@ -15,7 +15,16 @@ from attnfuzz.harness.cli.answers import Differences
 from attnfuzz.harness.cli.campaign_answer import campaign_answer
 from attnfuzz.harness.cli.given import find_by_name
 from attnfuzz.harness.cli.other_homes import kind_of_log, refuse_other_home
-from attnfuzz.harness.cli.terminal import BadInput, Terminal, answer, details, new_table, print_line, warn
+from attnfuzz.harness.cli.terminal import (
+    BadInput,
+    Terminal,
+    answer,
+    details,
+    new_table,
+    print_line,
+    print_sentences,
+    warn,
+)
 from attnfuzz.harness.report.cause_view import title_of_cause, view_of
 from attnfuzz.harness.report.compare import BackendChange, Comparison, compare
 from attnfuzz.harness.report.files import Reports, Source, locate
@@ -53,7 +62,7 @@ def report(
         asked.append((file, partial(reports.issue, view_of(reports.causes, finding))))
     for trouble in reports.troubles:
         warn(f"Warning: {in_a_line(trouble)}")
-    print_line(Terminal(), f"{verdict(standing).text}.")
+    print_sentences(Terminal(), f"{verdict(standing).text}.")
     files = [file for file, _ in asked]
     for file, render in asked:
         file.write_bytes(render())

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import textwrap
 from collections.abc import Collection, Iterable, Iterator
 from enum import IntEnum
 from pathlib import Path
@@ -135,7 +136,8 @@ def answer(found: msgspec.Struct) -> None:
 
 def echo(message: str, *, err: bool = False) -> None:
     """Print lines with control characters replaced."""
-    click.echo(printable(message), err=err or _json_on_stdout())
+    console = Terminal(stderr=err)
+    click.echo(_between_words(printable(message), console), err=err or _json_on_stdout())
 
 
 def tell(message: str) -> None:
@@ -147,6 +149,25 @@ def tell(message: str) -> None:
 def warn(message: str) -> None:
     """Print a warning or an error on standard error."""
     echo(message, err=True)
+
+
+def print_sentences(console: Console, text: str, style: str = "") -> None:
+    """Print text with lines that end between words. A name that is longer than a line stays whole."""
+    console.print(Text(_between_words(printable(text), console), style=style), soft_wrap=True)
+
+
+def _between_words(text: str, console: Console) -> str:
+    """Return text with lines for a terminal, but for those with a command, which may be copied."""
+    if not console.is_terminal:
+        return text
+    return "\n".join(
+        line
+        if "attnfuzz " in line
+        else textwrap.fill(
+            line, console.width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+        )
+        for line in text.split("\n")
+    )
 
 
 def print_line(console: Console, text: str = "", style: str = "") -> None:

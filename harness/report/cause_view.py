@@ -99,7 +99,7 @@ class CauseView:
         first, *others = self.finding.observation.message.splitlines() or [""]
         reached = (REACHED_BY, REACHED_BY_IN_0_1)
         reasons = [line for line in others if not line.startswith(reached)] if self.finding.observation.tier else []
-        return reasons[0] if reasons else first
+        return " ".join(reasons) if reasons else first
 
     @property
     def recurrence(self) -> str:

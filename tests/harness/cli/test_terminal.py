@@ -26,6 +26,7 @@ from attnfuzz.harness.campaign.events import (
 from attnfuzz.harness.campaign.standing import Standing, TimelinePoint
 from attnfuzz.harness.cli.display import display_on, say, summarise
 from attnfuzz.harness.cli.status import BARS, Status, recent_rate, score_table, trend
+from attnfuzz.harness.cli.terminal import print_sentences
 from attnfuzz.harness.families.attention import AttentionFamily
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.messages import SliceKind, Tally
@@ -83,6 +84,15 @@ def summary(*events: Event, width: int = 120) -> list[str]:
     pipe = console(width=width)
     summarise(pipe, None, Standing.of(events))
     return written(pipe)
+
+
+def test_sentences_on_a_terminal_end_lines_between_words_and_keep_long_names() -> None:
+    on, name = console(terminal=True, width=20), "out/findings/of-one-long-name"
+    print_sentences(on, f"A suspect is kept in {name} for now.")
+    assert written(on) == ["A suspect is kept in", name, "for now."]
+    pipe = console(width=20)
+    print_sentences(pipe, "A suspect is kept in out for now.")
+    assert written(pipe) == ["A suspect is kept in out for now."]
 
 
 def test_a_campaign_that_has_not_begun_has_a_status() -> None:

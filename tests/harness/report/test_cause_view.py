@@ -136,6 +136,7 @@ def test_a_cause_is_known_if_all_of_its_findings_are() -> None:
     ("message", "tier", "explanation"),
     [
         (f"wrong\n{REACHED_BY}a page\nas if doubled", "T1", "as if doubled"),
+        ("wrong\nas if the keys were\nmerged in base e", "T1", "as if the keys were merged in base e"),
         (f"wrong\n{REACHED_BY}a page", "T1", "wrong"),
         ("wrong\na server gets there so: a page\nas if doubled", "T1", "as if doubled"),
         ("raised\na line of a traceback", "", "raised"),
