@@ -118,7 +118,7 @@ def say(console: Console, event: events.Event) -> None:
             console = extras()
         case events.FindingFiled() | events.FindingChecked():
             same = f", same cause as {in_a_line(event.cause)}" if event.cause else ""
-            line = Text.assemble(_label(event), f": {title_of(event, event.needs)}{same}")
+            line = Text.assemble(_label(event), f": {title_of(event, event.needs, event.recurrence)}{same}")
         case events.FindingMinimized():
             line = Text(f"Minimized: {title_of(event.finding, event.finding.needs)}")
         case events.CausesMerged():

@@ -201,8 +201,7 @@ class CauseView:
 def title_of_cause(cause: Cause) -> str:
     """Describe a cause in half a line."""
     first = cause.findings[0]
-    later = first.recurrence is not None and first.recurrence.depends_on_earlier_cases
-    return title(first.observation, cause.needs, _backends(cause), _modes(cause), later=later)
+    return title(first.observation, cause.needs, _backends(cause), _modes(cause), first.recurrence)
 
 
 def _backends(cause: Cause) -> list[str]:

@@ -7,6 +7,7 @@ from enum import IntEnum
 from attnfuzz.harness.reduce.ablation import feature_named
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation
 from attnfuzz.harness.verdict.printable import in_a_line
+from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.harness.verdict.wording import CaseThatFailed, count
 from attnfuzz.reference.features.batch import TILE
 from attnfuzz.reference.features.row import Feature
@@ -33,7 +34,7 @@ _MISTAKES = {
     Mistake.WINDOW: "gets the window wrong",
     Mistake.LOGIT_SCALE: "scales the logits wrongly",
     Mistake.OUTPUT_SCALE: "scales the output wrongly",
-    Mistake.SOFT_CAP: "ignores the soft cap",
+    Mistake.SOFT_CAP: "applies no soft cap, or a wrong one",
     Mistake.SINK: "leaves out or repeats sinks",
     Mistake.SINK_OF_ANOTHER_HEAD: "takes the sink of another head",
     Mistake.SINK_SCALED: "scales the sinks",
@@ -136,17 +137,13 @@ def title(
     needs: Collection[str],
     backends: Sequence[str],
     modes: Sequence[str],
-    *,
-    later: bool = False,
+    recurrence: Recurrence | None = None,
 ) -> str:
-    """Describe a failure in half a line: the mistake, with which features, in which backends and modes.
-
-    `later`: it depends on earlier cases.
-    """
+    """Describe a failure in half a line: the mistake, with which features, in which backends and modes."""
     act = _act(observation)
     features = [name for name in _telling(needs) if not set(_words(name)) <= set(_words(act))]
     condition = f" with {_listed(features, 'feature', last=' and ')}" if features else ""
-    if later:
+    if recurrence is not None and recurrence.depends_on_earlier_cases:
         condition += " after earlier cases"
     # A backend of a file is named by its path.
     names = list(dict.fromkeys(name.rpartition("/")[2] for name in backends))
@@ -156,10 +153,10 @@ def title(
     return in_a_line(f"{act}{condition} ({', '.join(where)})" if where else f"{act}{condition}")
 
 
-def title_of(failed: CaseThatFailed, needs: Collection[str] = ()) -> str:
+def title_of(failed: CaseThatFailed, needs: Collection[str] = (), recurrence: Recurrence | None = None) -> str:
     """Describe one failure on record as `title` does."""
     seen = failed.observation
-    return title(seen, needs, [failed.case.backend], [seen.mode] if seen.mode else [])
+    return title(seen, needs, [failed.case.backend], [seen.mode] if seen.mode else [], recurrence)
 
 
 def slug(text: str) -> str:

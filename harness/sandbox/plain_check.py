@@ -48,7 +48,10 @@ _COMPARE = (
     "pointer into a temporary tensor dangles: keep the tensor in a variable until the call has returned."
 )
 
-_WRITES_MORE = " out has the dtype of the queries: a kernel that writes float32 writes past its end."
+_WRITES_MORE = (
+    " out has a row for each query token, in the dtype of the queries: a kernel that writes float32, or takes offsets "
+    "of rows for lengths, writes past its end."
+)
 
 _KEPT = (
     "The first of them passes in a fresh process: something is kept from an earlier call, such as a plan, a workspace "
@@ -118,10 +121,9 @@ class PlainCheck(NamedTuple):
     def headline(self) -> str:
         """The number of cases that fail, and the explanation of the most frequent symptom, if there is one."""
         name, found = in_a_line(self.backend), self.symptoms[0].observation
-        why = ": it passes in a fresh process" if self.passes_alone else ""
-        if not why and found.mistakes:
-            why = f": {in_a_line(' '.join(found.message.splitlines()[1:]))}"
-        return f"{name} fails {self.failed} of {count(len(self.judged), 'plain case')}{why}."
+        _, _, why = (found.message if found.mistakes else self.beneath_nan).partition("\n")
+        why = "it passes in a fresh process" if self.passes_alone else in_a_line(" ".join(why.split()))
+        return f"{name} fails {self.failed} of {count(len(self.judged), 'plain case')}{why and f': {why}'}."
 
     @property
     def words(self) -> str:
