@@ -1,5 +1,6 @@
 """Fields that a user gives, checked and converted to their types: torch's dtypes and plain strings are values, too."""
 
+import contextlib
 import difflib
 import re
 from collections.abc import Iterable
@@ -32,9 +33,19 @@ def check_fields(struct: msgspec.Struct) -> None:
         field = str(error).rpartition("$.")[2].partition("[")[0].rstrip("`")
         if field not in hints:
             raise TypeError(f"{name}: {error}") from error
-        raise TypeError(f"{name}: {field} is {getattr(struct, field)!r}: give {_expected(hints[field])}") from error
+        single = _single(type(struct), given | {field: (given[field],)}, getattr(struct, field))
+        expected = f"{_expected(hints[field])}{single}"
+        raise TypeError(f"{name}: {field} is {getattr(struct, field)!r}: give {expected}") from error
     for field in hints:
         force_setattr(struct, field, getattr(converted, field))
+
+
+def _single(kind: type[msgspec.Struct], with_tuple: dict[str, Any], value: object) -> str:
+    """Return a hint at the tuple of one value, if that would be right, or ""."""
+    with contextlib.suppress(msgspec.ValidationError):
+        msgspec.convert(with_tuple, _fields(kind))
+        return f", such as ({value!r},)"
+    return ""
 
 
 def did_you_mean(error: BaseException, structs: Iterable[type[msgspec.Struct]]) -> str:
@@ -102,4 +113,8 @@ def _one(hint: Any) -> str:
 
 
 def _members(hint: Any) -> str:
-    return ", ".join(str(each.value) for each in hint) if isinstance(hint, type) and issubclass(hint, Enum) else ""
+    if not (isinstance(hint, type) and issubclass(hint, Enum)):
+        return ""
+    values = [str(each.value) for each in hint]
+    # A string of digits is no number.
+    return ", ".join(map(repr, values) if any(map(str.isdigit, values)) else values)

@@ -23,6 +23,12 @@ SMALLEST_STEP: dict[torch.dtype, float] = {
 """Spacing of values near zero. The maximum absolute error there is half of it, or all of it with flushing."""
 
 
+def _roundoff(dtype: torch.dtype) -> float:
+    if dtype not in ROUNDOFF:
+        raise ValueError(f"rounding to {dtype!r} is not known: give one of {', '.join(map(str, ROUNDOFF))}")
+    return ROUNDOFF[dtype]
+
+
 _PARTS = 8
 """Number of parts of a sum over keys in cuBLAS, which chooses it by the shape."""
 
@@ -101,7 +107,7 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
         """
         return msgspec.structs.replace(
             cls.unknown_kernel(),
-            logits=2 * ROUNDOFF[dtype],
+            logits=2 * _roundoff(dtype),
             quotient=SMALLEST_STEP[dtype],
             parts=_PARTS,
             origin=Origin.THEORY,
@@ -116,7 +122,7 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
         C++ Programming Guide, __fdividef): a sink far above all logits makes such denominators.
         """
         return cls(
-            probabilities=ROUNDOFF[dtype],
+            probabilities=_roundoff(dtype),
             logits=2.0**-23,
             accumulate=2.0**-24,
             exponential=2.0**-21,

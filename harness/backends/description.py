@@ -24,6 +24,7 @@ from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
+from attnfuzz.strategies.supported import head_dims
 
 MOST_BYTES = 1 << 20
 """Maximum size of an encoded description. One with a few modes and kernels has less than 4 kB."""
@@ -128,6 +129,14 @@ def _check_capability(name: str, capability: Capability) -> None:
     for field in ("modes", "dtypes", "page_sizes", "layouts", "query_views", "kv_views"):
         if not getattr(capability, field):
             raise BackendFileError(f"{name}: its capability has no {field}: name at least one")
+    for field in ("page_sizes", "head_dims"):
+        if (least := min(getattr(capability, field), default=1)) < 1:
+            raise BackendFileError(f"{name}: {field} of its capability has {least}: give numbers of at least 1")
+    if not capability.latent and not head_dims(capability):
+        raise BackendFileError(
+            f"{name}: no drawn head dim is at most the max_head_dim {capability.max_head_dim} of its capability: name "
+            "smaller ones in head_dims"
+        )
 
 
 def _name(name: str, value: object) -> str:

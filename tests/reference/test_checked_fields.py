@@ -11,6 +11,7 @@ from attnfuzz.reference.case import Mode
 from attnfuzz.reference.checked_fields import did_you_mean
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.noise import NoiseModel
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,8 @@ def test_a_value_of_torch_a_string_or_a_list_is_converted(given: dict[str, Any],
         ({"magnitudes": ("huge",)}, r"magnitudes is \('huge',\): give a tuple of plain, large, tiny, mixed"),
         ({"modes": "decode"}, "modes is 'decode': give a tuple of decode, "),
         ({"device": "gpu"}, "device is 'gpu': give cpu, cuda"),
-        ({"page_sizes": 16}, "page_sizes is 16: give a tuple of integers"),
+        ({"page_sizes": 16}, r"page_sizes is 16: give a tuple of integers, such as \(16,\)"),
+        ({"dtypes": torch.bfloat16}, r"dtypes is torch.bfloat16: give a tuple of .*, such as \(torch.bfloat16,\)"),
         ({"windows": 1}, "windows is 1: give True or False"),
         ({"max_head_dim": "wide"}, "max_head_dim is 'wide': give an integer"),
         ({"buckets": (1,)}, r"buckets is \(1,\): give a tuple of Bucket"),
@@ -45,6 +47,16 @@ def test_a_value_of_torch_a_string_or_a_list_is_converted(given: dict[str, Any],
 def test_a_wrong_value_is_an_error_with_its_field_and_the_values(given: dict[str, Any], words: str) -> None:
     with pytest.raises(TypeError, match=f"^Capability: {words}"):
         Capability(**given)
+
+
+def test_digits_of_an_enum_are_quoted() -> None:
+    with pytest.raises(TypeError, match="lse is 2: give '2', 'e' or None"):
+        Contract(lse=2)  # type: ignore[arg-type]
+
+
+def test_a_noise_model_of_another_dtype_lists_those_that_it_has() -> None:
+    with pytest.raises(ValueError, match=r"rounding to 'bf16' is not known: give one of torch.float32, "):
+        NoiseModel.rounded_probabilities("bf16")  # type: ignore[arg-type]
 
 
 def test_a_misspelt_field_has_a_hint() -> None:

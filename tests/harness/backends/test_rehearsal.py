@@ -132,6 +132,11 @@ def test_a_hanging_import_is_reported_and_then_given_up(
         ("capability = property(lambda self: 1 / 0)", "its capability raises ZeroDivisionError"),
         ("capability = None", "its capability is None: make it a Capability of attnfuzz"),
         ("capability = Capability(modes=())", "its capability has no modes: name at least one"),
+        (
+            "capability = Capability(page_sizes=(0, 16))",
+            "page_sizes of its capability has 0: give numbers of at least 1",
+        ),
+        ("capability = Capability(max_head_dim=4)", "no drawn head dim is at most the max_head_dim 4"),
         ("class contract: ...", "its contract is of the type type: make it a Contract"),
         ("name = 'a\\x1b[31m'", "its name must be a str of 1 to 200 printable characters"),
         ("name = 'a' * 201", "its name must be a str"),
