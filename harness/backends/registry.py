@@ -254,8 +254,12 @@ def _check_file(path: str) -> None:
     try:
         mode = Path(path).stat().st_mode
     except FileNotFoundError:
-        where = "" if Path(path).is_absolute() else f" in {Path.cwd()}"
-        raise BackendFileError(f"backend file {path} does not exist{where}: give FILE.py:NAME") from None
+        if Path(path).is_absolute():
+            raise BackendFileError(f"backend file {path} does not exist: give FILE.py:NAME") from None
+        raise BackendFileError(
+            f"backend file {path} does not exist in {Path.cwd()}: run attnfuzz in its folder, or give --backend "
+            f"FOLDER/{Path(path).name}:NAME"
+        ) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise BackendFileError(f"backend file {path} can't be read: {reason}. Give FILE.py:NAME") from None

@@ -272,7 +272,7 @@ def test_an_error_in_a_file_is_reported_in_one_line(write: Write, text: str, nam
 
 
 def test_a_missing_file_is_named() -> None:
-    with pytest.raises(BackendFileError, match=r"backend file no_such\.py does not exist in /.+: give FILE\.py:NAME"):
+    with pytest.raises(BackendFileError, match=r"no_such\.py does not exist in /.+: run .+ FOLDER/no_such\.py:NAME"):
         resolve("no_such.py:MINE")
 
 
