@@ -84,7 +84,9 @@ def planned_parts(case: CallCase, index: int) -> tuple[PlannedPart, ...]:
 
 def _as_function(case: CallCase, index: int, call: Call) -> tuple[PlannedPart, ...]:
     """Return the only part of a run that takes the arguments of its plan as well, under the names of a prefill."""
-    part = PackedFunction() if "k" in call.arguments else PlannedFunction()
+    part: PlannedRun = PackedFunction() if "k" in call.arguments else PlannedFunction()
+    if "q_nope" in call.arguments:
+        part = PlannedLatents()
     arguments = _arguments(part, part.own(call.arguments))
     return (PlannedPart(_reading(case, index, replace(call, arguments=arguments)), part),)
 

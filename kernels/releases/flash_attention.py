@@ -183,13 +183,13 @@ def flash_attn_varlen_func(**arguments: Any) -> None:
 VARLEN: Final = Op("flash_attn_varlen_func", flash_attn_varlen_func, frozenset({"out", "lse"}))
 
 
-def _latents(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Return whole rows of a cache from their last part and their first one [pages, slots, 1, dim]."""
+def latents_of(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Return whole rows of a cache from their last part and their first one [..., dim]."""
     rank, rope = v.shape[-1], k.shape[-1]
     # An axis of one index may have any stride.
     strides = {(a, b) for a, b, size in zip(k.stride(), v.stride(), k.shape, strict=True) if size > 1}
     if k.data_ptr() != v.data_ptr() + rank * v.itemsize or any(a != b for a, b in strides):
-        raise NotImplementedError("the stand-in of FlashAttention needs keys behind values")
+        raise NotImplementedError("the parts of latents must be those of one cache, values first")
     return v.as_strided((*v.shape[:-1], rank + rope), v.stride())
 
 
@@ -209,7 +209,7 @@ def flash_attn_with_kvcache(
     q * k_cache, with q [rows, heads, rope].
     """
     if qv is not None:
-        q, k_cache = torch.cat((qv, q), dim=-1), _latents(k_cache, v_cache)
+        q, k_cache = torch.cat((qv, q), dim=-1), latents_of(k_cache, v_cache)
     attend_to_pages(q=q, k=k_cache, v=v_cache, seqused_k=cache_seqlens, s_aux=sinks, **others)
 
 

@@ -31,7 +31,7 @@ def check_rows(rows: int, planned: int) -> None:
         raise ValueError(f"q.shape[0] ({rows}) does not match qo_indptr[-1] ({planned})")
 
 
-def _page_ids(indices: torch.Tensor, begin: int, count: int) -> torch.Tensor:
+def page_ids(indices: torch.Tensor, begin: int, count: int) -> torch.Tensor:
     """Return `count` page ids from index `begin` on, read by address as a kernel does, even past the end."""
     ids = (ctypes.c_int32 * count).from_address(indices.data_ptr() + begin * indices.itemsize)
     return torch.tensor(ids[:], dtype=torch.int32)
@@ -80,7 +80,7 @@ def paged_run(
     counts = ((lengths + page_size - 1) // page_size).tolist()
     table = torch.zeros(len(counts), max(counts, default=0), dtype=torch.int32)
     for row, (begin, count) in enumerate(zip(indptr.tolist()[:-1], counts, strict=True)):
-        table[row, :count] = _page_ids(paged_kv_indices, begin, count)
+        table[row, :count] = page_ids(paged_kv_indices, begin, count)
     trtllm_batch_context_with_kv_cache(
         # The output's dtype can represent every float8.
         query=q if q.itemsize > 1 else q.to(out.dtype),

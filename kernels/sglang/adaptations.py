@@ -8,11 +8,14 @@ earlier one.
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from types import SimpleNamespace
 from typing import Any
 
+import torch
 from packaging.version import Version
 
 from attnfuzz.kernels.interface.backend import Unsupported
+from attnfuzz.kernels.releases.latent_wrapper import LatentWrapper
 from attnfuzz.kernels.releases.packed_wrapper import PackedWrapper, merge_state
 from attnfuzz.kernels.releases.versions import Stubbed, VersionRange, span
 from attnfuzz.kernels.sglang.wrappers import DecodeWrapper, PrefillWrapper, fast_decode_plan
@@ -125,6 +128,18 @@ _FLASHINFER_MLA = "layers.attention.flashinfer_mla_backend"
 _UNUSED = "its parent's, for the kernels that it was made for: the TRT-LLM backends override all code that runs them"
 
 _TRTLLM = ("trtllm_mha", "trtllm_mla")
+_ON_LATENTS = ("flashinfer_mla", "flashmla")
+
+
+class _OnHopper:
+    """torch, with the properties of an H200."""
+
+    cuda = SimpleNamespace(get_device_properties=_always(SimpleNamespace(multi_processor_count=_MULTIPROCESSORS)))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a member of torch."""
+        return getattr(torch, name)
+
 
 CHANGES = (
     ChangedName(
@@ -234,6 +249,31 @@ CHANGES = (
             ("fast_decode_plan", fast_decode_plan, "flashinfer_backend.py:641"),
             ("merge_state", merge_state, "flashinfer_backend.py:771"),
         )
+    ),
+    *(
+        ChangedName(
+            _FLASHINFER_MLA,
+            name,
+            value,
+            _ALL,
+            f"layers/attention/{source}",
+            "the library's own needs a GPU",
+            kinds=_ON_LATENTS,
+            on_gpus=True,
+        )
+        for name, value, source in (
+            ("BatchPrefillWithRaggedKVCacheWrapper", PackedWrapper, "flashinfer_mla_backend.py:251"),
+            ("BatchMLAPagedAttentionWrapper", LatentWrapper, "flashinfer_mla_backend.py:256"),
+        )
+    ),
+    ChangedName(
+        "layers.attention.flashmla_backend",
+        "torch",
+        _OnHopper(),
+        span("0.5.10"),
+        "layers/attention/flashmla_backend.py:180",
+        "the buffer of a schedule has the size of the GPU",
+        kinds=("flashmla",),
     ),
     # Accessed through runtime_context.py (0.5.23: line 1831), which looks it up by this name each time.
     ChangedName(

@@ -4,7 +4,7 @@ A file and line below sglang/srt/ is that of SGLang 0.5.9 unless another version
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, fields
 from itertools import chain
 from typing import Any
@@ -47,7 +47,6 @@ def batch_of(server: Server, step: Step) -> Any:
     step = replace(step, requests=tuple(requests))
     verify, device = step.mode is Mode.TARGET_VERIFY, server.bench.device
     seq_lens = _longs(request.kv_len - (request.q_len if verify else 0) for request in requests)
-    positions = (range(first_new(request), request.kv_len) for request in requests)
     batch = info.ForwardBatch(
         forward_mode=info.ForwardMode[_FORWARD_MODES[step.mode]],
         batch_size=len(requests),
@@ -58,7 +57,7 @@ def batch_of(server: Server, step: Step) -> Any:
         out_cache_loc=_longs(server.pool.new_locations(step)).to(device),
         seq_lens_sum=int(seq_lens.sum()),
         seq_lens_cpu=seq_lens,
-        positions=_longs(chain.from_iterable(positions)).to(device),
+        positions=_longs(chain.from_iterable(_positions(step))).to(device),
         lora_ids=[None] * len(requests),
         spec_algorithm=runner.spec_algorithm,
         spec_info=spec_info(server.loaded, server.case, step, device),
@@ -73,6 +72,11 @@ def batch_of(server: Server, step: Step) -> Any:
     if hasattr(runner.kv_index_translator, "own_plan"):
         runner.kv_index_translator.own_plan(batch).bind(batch, runner.kv_index_translator, cols=None)
     return batch
+
+
+def _positions(step: Step) -> Iterator[range]:
+    """Return the positions of each request's new tokens."""
+    return (range(first_new(request), request.kv_len) for request in step.requests)
 
 
 def _extend(batch: Any, step: Step, device: torch.device) -> None:
@@ -163,6 +167,7 @@ def _verify(eagle: Any, case: Case, step: Step, device: torch.device) -> Any:
     return _made(
         eagle.EagleVerifyInput,
         custom_mask=verify_mask(case, step).to(device),
+        positions=_longs(chain.from_iterable(_positions(step))).to(device),
         draft_token_num=stride,
         spec_steps=draft_depth(case),
         topk=topk_of(case),

@@ -68,9 +68,9 @@ class DraftDecodes:
             out = attend(backend, batch, inputs)
         if decode.padded:
             hidden = torch.zeros((rows, HIDDEN_SIZE), dtype=server.case.geometry.dtype.torch_dtype)
-            batch.post_forward_mlp_sync_batch(
-                SimpleNamespace(next_token_logits=None, hidden_states=hidden, last_hidden_states=None)
-            )
+            # Attention ignores logits too.
+            outputs = {"next_token_logits": hidden, "hidden_states": hidden, "last_hidden_states": None}
+            batch.post_forward_mlp_sync_batch(SimpleNamespace(**outputs))
         batch.positions.add_(1)
         return out[:requests]
 

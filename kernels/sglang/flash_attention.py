@@ -5,13 +5,19 @@ position fit; checks are those of the compiled library (hopper/flash_api.cpp, mh
 """
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
 
+from attnfuzz.kernels.interface.backend import Op
+from attnfuzz.kernels.releases.flash_attention import OPS as SHARED
 from attnfuzz.kernels.releases.flash_attention import VARLEN, WITH_CACHE, check_window, schedule_of
+from attnfuzz.kernels.releases.planned_runs import merge_states
 from attnfuzz.kernels.releases.stand_ins import current
+
+_LN2: Final = math.log(2)
 
 Results = torch.Tensor | tuple[torch.Tensor, torch.Tensor, None, None]
 
@@ -122,14 +128,39 @@ def get_scheduler_metadata(
     return schedule_of(cu_seqlens_q, batch_size, num_splits)
 
 
-def _no_merge(*_: object) -> None:
-    raise NotImplementedError("attention in two parts has no stand-in of merge_state_v2")
+def merge_in_base_e(
+    *,
+    v: torch.Tensor,
+    s: torch.Tensor,
+    v_a: torch.Tensor,
+    s_a: torch.Tensor,
+    v_b: torch.Tensor,
+    s_b: torch.Tensor,
+) -> None:
+    """Merge two states into v [tokens, heads, dim] and s [tokens, heads], whose logarithms are in base e."""
+    merge_states(v=v, s=s, v_a=v_a, s_a=s_a / _LN2, v_b=v_b, s_b=s_b / _LN2)
+    s.mul_(_LN2)
+
+
+MERGE: Final = Op("merge_state_v2", merge_in_base_e, frozenset({"v", "s"}))
+
+
+def merge_state_v2(
+    v_a: torch.Tensor, s_a: torch.Tensor, v_b: torch.Tensor, s_b: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Stand in for the function that merges attention to prefixes with attention to drafts."""
+    v, s = torch.empty_like(v_a), torch.empty_like(s_a)
+    current(MERGE.name).launch(MERGE, {"v": v, "s": s, "v_a": v_a, "s_a": s_a, "v_b": v_b, "s_b": s_b})
+    return v, s
 
 
 LIBRARY: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = {
-    "sgl_kernel": {"merge_state_v2": _no_merge},
+    "sgl_kernel": {"merge_state_v2": merge_state_v2},
     "sgl_kernel.flash_attn": {
         each.__name__: each for each in (flash_attn_with_kvcache, flash_attn_varlen_func, get_scheduler_metadata)
     },
 }
 """The modules of the library that the backend imports, with their functions."""
+
+OPS: Final = (*SHARED, MERGE)
+"""The ops below these functions."""

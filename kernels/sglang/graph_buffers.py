@@ -47,9 +47,17 @@ class GraphBuffers:
 
     @classmethod
     def allocate(
-        cls, bench: Bench, planner: GraphPlanner, mode: Mode, *, batch: int, stride: int, fill: int
+        cls,
+        bench: Bench,
+        planner: GraphPlanner,
+        mode: Mode,
+        *,
+        batch: int,
+        stride: int,
+        fill: int,
+        lengths: torch.dtype = torch.int64,
     ) -> "GraphBuffers":
-        """Allocate buffers for up to `batch` requests."""
+        """Allocate buffers for up to `batch` requests; `lengths` is the dtype of those on the device."""
 
         def zeros(name: str, size: int, dtype: torch.dtype) -> torch.Tensor:
             return bench.memory.tensor(f"graph_{name}", (size,), dtype, fill=Fill.ZEROS)
@@ -62,7 +70,7 @@ class GraphBuffers:
             verify=mode is Mode.TARGET_VERIFY,
             draft=mode in (Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2),
             req_pool_indices=zeros("req_pool_indices", batch, torch.int64),
-            seq_lens=zeros("seq_lens", batch, torch.int32 if stale else torch.int64).fill_(fill),
+            seq_lens=zeros("seq_lens", batch, lengths).fill_(fill),
             seq_lens_cpu=torch.full((batch,), fill, dtype=torch.int32),
             out_cache_loc=zeros("out_cache_loc", tokens, torch.int64),
             positions=zeros("positions", tokens, torch.int64),

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from packaging.version import Version
 
 from attnfuzz.kernels.releases.recording import Recording, record
 from attnfuzz.kernels.sglang.batch import forward_batch, new_keys
@@ -17,6 +18,10 @@ from attnfuzz.reference.case import Launch, Mode, Step
 
 Attend = Callable[[Any, Any, Inputs], torch.Tensor]
 """The forward pass of a backend, from a batch and the model's inputs to out [rows, q_heads, head_dim_vo]."""
+
+
+_WIDE_LENGTHS = Version("0.5.14")
+"""The first version whose runners keep lengths in int64 (0.5.13: model_executor/cuda_graph_runner.py:186)."""
 
 
 class _ByArguments:
@@ -191,6 +196,12 @@ class ServedGraphs:
             backend.init_cuda_graph_state(most, most * stride)
             fill = backend.get_cuda_graph_seq_len_fill_value()
             self._buffers[step.mode] = GraphBuffers.allocate(
-                self._bench, self._planner_kind, step.mode, batch=most, stride=stride, fill=fill
+                self._bench,
+                self._planner_kind,
+                step.mode,
+                batch=most,
+                stride=stride,
+                fill=fill,
+                lengths=torch.int64 if self._server.loaded.release.version >= _WIDE_LENGTHS else torch.int32,
             )
         return self._buffers[step.mode]

@@ -7,13 +7,13 @@ from typing import Any, Final
 from msgspec import structs
 from packaging.version import Version
 
-from attnfuzz.kernels.interface.backend import Op
+from attnfuzz.kernels.interface.backend import Op, Unsupported
 from attnfuzz.kernels.libraries.interpreted import DTYPES
 from attnfuzz.kernels.libraries.torch_sdpa import SDPA
 from attnfuzz.kernels.native.ops import NATIVE
-from attnfuzz.kernels.releases import flash_attention, planned_runs
-from attnfuzz.kernels.sglang import triton
-from attnfuzz.kernels.sglang.flash_attention import LIBRARY as FLASH_ATTENTION
+from attnfuzz.kernels.releases import planned_runs
+from attnfuzz.kernels.releases.latent_wrapper import LATENT_RUN
+from attnfuzz.kernels.sglang import flash_attention, flash_mla, triton
 from attnfuzz.kernels.sglang.orders import orders_of
 from attnfuzz.kernels.sglang.torch_functions import attend
 from attnfuzz.reference.calibration import shipped_noise
@@ -26,6 +26,7 @@ from attnfuzz.reference.noise import NoiseModel
 ATTENTION: Final = "sglang.srt.layers.attention."
 
 _ALWAYS: Final = Version("0")
+_NEVER: Final = Version("9999")
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,9 @@ class SglangKind:
         since: Fields of the capability that differ from some version on.
         draft_windows: Whether a draft model may have a window.
         merged: The modes whose outputs are merged from those for the prefix and for new keys, each rounded.
+        whole_latents: Whether a layer passes latents and queries in one part, and not their rotated elements apart
+            (0.5.23: models/deepseek_common/utils.py:65).
+        cascades: Whether verifies of trees are merged from attention to prefixes and to drafts.
 
     """
 
@@ -71,6 +75,8 @@ class SglangKind:
     since: Mapping[Version, Mapping[str, Any]] = field(default_factory=dict)
     draft_windows: bool = True
     merged: frozenset[Mode] = frozenset()
+    whole_latents: bool = False
+    cascades: bool = False
 
     @property
     def server_name(self) -> str:
@@ -119,6 +125,21 @@ _PLAIN: Final = (Mode.DECODE, Mode.EXTEND, Mode.CHUNKED_PREFILL)
 
 _ANY_PAGES: Final = (1, 16, 32, 64)
 """Page sizes of backends that address single tokens."""
+
+
+def _check_prompts(case: Case) -> None:
+    """Raise Unsupported for draft extends of requests that all lack a prompt, which no server has.
+
+    They would be planned like prefills of projected keys (0.5.23: layers/attention/flashinfer_mla_backend.py:445).
+    """
+    drafts = [step for step in case.steps if step.mode is Mode.DRAFT_EXTEND_V2 and step.requests]
+    if any(all(request.kv_len == request.q_len for request in step.requests) for step in drafts):
+        raise Unsupported("a request that drafts has a prompt")
+
+
+def _latent_ops() -> tuple[Op, ...]:
+    return (*NATIVE.ops(), *planned_runs.OPS, LATENT_RUN)
+
 
 _KINDS: Final = (
     SglangKind(
@@ -189,11 +210,19 @@ _KINDS: Final = (
         "flashattention_backend",
         "FlashAttentionBackend",
         "FlashAttentionMultiStepBackend",
-        structs.replace(_COMMON, page_sizes=(1, 16, 32, 64, 128), windows=True, sinks=True, attention_chunks=True),
+        structs.replace(
+            _COMMON,
+            page_sizes=(1, 16, 32, 64, 128),
+            windows=True,
+            sinks=True,
+            attention_chunks=True,
+            masks=_TREES,
+        ),
         ops=lambda: (*NATIVE.ops(), *flash_attention.OPS),
-        libraries=FLASH_ATTENTION,
+        libraries=flash_attention.LIBRARY,
         calibrated="trtllm_mha",
         captured_v2=Version("0.5.23"),
+        cascades=True,
     ),
     SglangKind(
         "fa3_mla",
@@ -202,7 +231,7 @@ _KINDS: Final = (
         "FlashAttentionMultiStepBackend",
         structs.replace(_COMMON, latent=True, max_head_dim=576, page_sizes=(1, 16, 32, 64)),
         ops=lambda: (*NATIVE.ops(), *flash_attention.OPS),
-        libraries=FLASH_ATTENTION,
+        libraries=flash_attention.LIBRARY,
         option="fa3",
         calibrated="trtllm_mla",
         captured_v2=Version("0.5.23"),
@@ -220,6 +249,38 @@ _KINDS: Final = (
         # It asserts that there is one wrapper (flashinfer_backend.py:241).
         draft_windows=False,
         merged=frozenset({Mode.EXTEND, Mode.CHUNKED_PREFILL, Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2}),
+    ),
+    SglangKind(
+        "flashinfer_mla",
+        "flashinfer_mla_backend",
+        "FlashInferMLAAttnBackend",
+        "FlashInferMLAMultiStepDraftBackend",
+        structs.replace(_COMMON, latent=True, max_head_dim=576, page_sizes=_ANY_PAGES),
+        ops=_latent_ops,
+        option="flashinfer",
+        calibrated="trtllm_mla",
+        check=_check_prompts,
+        captured_v2=_NEVER,
+    ),
+    SglangKind(
+        "flashmla",
+        "flashmla_backend",
+        "FlashMLABackend",
+        "FlashMLAMultiStepDraftBackend",
+        structs.replace(
+            _COMMON,
+            latent=True,
+            max_head_dim=576,
+            page_sizes=(64,),
+            # The first worker has no backend for draft extends, and captures none (speculative/draft_utils.py:245).
+            graph_modes=(Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND_V2),
+        ),
+        ops=lambda: (*_latent_ops(), flash_mla.DECODE),
+        libraries={**flash_attention.LIBRARY, **flash_mla.LIBRARIES},
+        calibrated="trtllm_mla",
+        check=_check_prompts,
+        captured_v2=Version("0.5.16"),
+        whole_latents=True,
     ),
 )
 

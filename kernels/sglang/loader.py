@@ -42,6 +42,7 @@ _AHEAD = (
     "sglang.srt.layers.radix_attention",
     "sglang.srt.mem_cache.memory_pool",
     "sglang.srt.model_executor.forward_batch_info",
+    "sglang.srt.models.deepseek_common.attention_backend_handler",
     "sglang.srt.models.deepseek_common.attention_forward_methods.forward_mha",
     "sglang.srt.speculative.eagle_info",
     "sglang.srt.speculative.spec_info",

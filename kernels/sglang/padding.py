@@ -39,12 +39,17 @@ class Ranks:
 
 
 def ranks_of(case: Case) -> Ranks:
-    """Choose ranks that pad as many of the case's eager steps as possible as it states; one rank without padding."""
+    """Choose ranks that pad as many of the case's eager steps as possible as it states; one rank without padding.
+
+    Of the attention groups that do, the seed chooses: the larger ones pad to more requests than a server permits.
+    """
     padded = [one_decode(step) for step in case.steps if step.launch is Launch.EAGER and step.padded]
     if not padded:
         return Ranks()
+    given = {group: sum(_gives(group, step) for step in padded) for group in _ATTENTION_GROUPS}
+    best = [group for group, steps in given.items() if steps == max(given.values())]
     return Ranks(
-        attention=max(_ATTENTION_GROUPS, key=lambda group: (sum(_gives(group, step) for step in padded), -group)),
+        attention=best[case.seed % len(best)],
         data_parallel=1 if all(extends(step) for step in padded) else _DATA_PARALLEL,
     )
 

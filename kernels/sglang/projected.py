@@ -7,6 +7,7 @@ the release's mixin runs unchanged. Instead of a projection, each location has i
 
 import contextlib
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,10 +20,14 @@ from attnfuzz.kernels.sglang.layer import Inputs
 from attnfuzz.kernels.sglang.pool import first_new, new_tokens
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.kernels.trtllm.prefill import chunk_prefixes
-from attnfuzz.reference.case import Step
+from attnfuzz.reference.case import Mode, Step
 from attnfuzz.reference.geometry import Latent
 
 _METHODS = "sglang.srt.models.deepseek_common.attention_forward_methods.forward_mha"
+_HANDLERS = "sglang.srt.models.deepseek_common.attention_backend_handler"
+_ABSORBED = "MLA"
+_ONE_SHOT = "MHA_ONE_SHOT"
+_THRESHOLD = 8192
 _MERGES = ("sglang.srt.layers.attention.triton_ops.merge_state", "sglang.kernels.ops.attention.merge_state")
 """Modules with the Triton kernel for merges; the second one from 0.5.16 on."""
 
@@ -35,10 +40,35 @@ class ProjectedAttention:
         latent = server.case.geometry.latent
         assert latent is not None
         self._latent = latent
+        self._in_chunks = True
 
     @cached_property
     def _located(self) -> "_Located":
         return _Located(self._server, self._latent)
+
+    def method(self, batch: Any) -> str:
+        """Return the release's own choice of a forward method for a batch, by its name in AttnForwardMethod.
+
+        Prefixes from a threshold on are projected, shorter ones are attended to as latents. It is 8,192 tokens unless a
+        server's SGLANG_CHUNKED_PREFIX_CACHE_THRESHOLD changes it (environ.py:362): to 0 here for cases with a chunked
+        prefill, and for every second other one.
+        """
+        server = self._server
+        handlers = server.loaded.module(_HANDLERS)
+        batch.get_max_chunk_capacity = lambda: max(self._case.chunk_capacity, batch.batch_size)
+        chunked = any(step.mode is Mode.CHUNKED_PREFILL for step in self._case.steps)
+        attention = SimpleNamespace(
+            flashinfer_mla_disable_ragged=False,
+            disable_chunked_prefix_cache=False,
+            chunked_prefix_cache_threshold=0 if chunked or self._case.seed % 2 else _THRESHOLD,
+            qk_rope_head_dim=self._latent.rope,
+        )
+        handler = handlers.AttentionBackendRegistry.get_handler(server.loaded.kind.server_name)
+        return str(handler(attention, batch).name)
+
+    def absorbs(self, batch: Any) -> bool:
+        """Return whether a batch attends to latents, without projections."""
+        return self.method(batch) == _ABSORBED
 
     def inputs(self, index: int, rows: int) -> Inputs:
         """Return queries of step `index`, and the projected keys and values of its new tokens; padding is finite."""
@@ -50,17 +80,21 @@ class ProjectedAttention:
 
     def attend(self, backend: Any, batch: Any, inputs: Inputs) -> torch.Tensor:
         """Return out [rows, q_heads, vo]."""
-        # A server has 128 Ki tokens (0.5.9: model_executor/forward_batch_deepseek_mha_mixin.py:45).
-        capacity = max(self._case.chunk_capacity, batch.batch_size)
-        batch.get_max_chunk_capacity = lambda: capacity
         layer = _layer_of(self._server.loaded, _Projection(backend, self._server, self._located, self._latent))
-        out: torch.Tensor = layer.forward_normal_chunked_kv_core(inputs.query, inputs.key, inputs.value, batch)
+        key, value = inputs.key, inputs.value
+        forward, self._in_chunks = layer.forward_normal_chunked_kv_core, True
+        if self.method(batch) == _ONE_SHOT:
+            batch.mha_one_shot = True
+            forward, self._in_chunks = layer.forward_normal_one_shot_core, False
+            if any(batch.extend_prefix_lens_cpu):
+                key, value = self._located.at(batch.fetch_mha_one_shot_kv_indices())
+        out: torch.Tensor = forward(inputs.query, key, value, batch)
         return out.view(-1, self._case.geometry.q_heads, self._latent.vo)
 
     def output(self, step: Step, inputs: Inputs, out: torch.Tensor) -> Output:
         """Return the output of a step, which is rounded once, and once more by each merge."""
         # A server schedules no request without a token, so these don't count when chunks are cut.
-        prefixes = [first_new(request) for request in step.requests if request.q_len]
+        prefixes = [first_new(request) for request in step.requests if request.q_len and self._in_chunks]
         return Output(
             out=out,
             lse=None,

@@ -20,7 +20,7 @@ from attnfuzz.kernels.sglang.padding import ranks_of
 from attnfuzz.kernels.sglang.pins import REMEDY, pinned
 from attnfuzz.kernels.sglang.pool import Halves, RequestRows, ServerPool, release_kv_pool
 from attnfuzz.kernels.sglang.trees import draft_depth, topk_of
-from attnfuzz.reference.case import Case, Mode, Step
+from attnfuzz.reference.case import Case, Launch, Mode, Step
 
 _SINCE_HALVES = Version("0.5.23")
 """The first version that allocates a layer's keys and values as halves of one tensor."""
@@ -61,7 +61,7 @@ class Server:
         config = self._config = self._model_config()
         self.args = self.begin()
         own_rows = loaded.module("sglang.srt.mem_cache.memory_pool").ReqToTokenPool(
-            size=max(len(case.slot_lengths()), *(step.padded_batch for step in case.steps)) + self.further_requests,
+            size=max(len(case.slot_lengths()), *map(self._fewest_requests, case.steps)) + self.further_requests,
             max_context_len=self.context_len + EXTRA_CONTEXT + self.draft_tokens,
             device=str(bench.device),
             enable_memory_saver=False,
@@ -75,6 +75,17 @@ class Server:
         """Set up the process as that of this server. Returns its ServerArgs."""
         workspace = native_workspace(self.case) if self.bench.device.type == "cpu" else ON_A_GPU
         return process.begin(self.loaded, self.ranks, self._config, self._arguments(), workspace, self.bench.device)
+
+    def _fewest_requests(self, step: Step) -> int:
+        """Return the lowest limit of requests (--max-running-requests) with which a server runs a step.
+
+        Its batches are padded to a multiple of the attention group's tokens, with requests beyond the limit.
+        """
+        if step.launch is not Launch.EAGER or not step.padded:
+            return step.padded_batch
+        return max(
+            len(step.requests), step.padded_batch - (self.ranks.attention - 1) // max(1, step.tokens_per_request)
+        )
 
     def prepare_step(self, step: Step) -> None:
         """Set the state of the pool and the request rows before a forward of `step`."""

@@ -94,9 +94,15 @@ class SglangSession(ABC):
             lse=None,
             attended=self._server.pool.tokens.attended(step, queries, packed_rows(step)),
             sinks=self._sinks,
-            roundings=self._kernels.roundings + (step.mode in self._loaded.kind.merged),
+            roundings=self._kernels.roundings + self._merges(step),
             **cached_scales(self._case),
         )
+
+    def _merges(self, step: Step) -> bool:
+        """Return whether the outputs of a step are merged from rounded ones."""
+        kind = self._loaded.kind
+        cascade = kind.cascades and step.mode is Mode.TARGET_VERIFY and topk_of(self._case) > 1
+        return cascade or step.mode in kind.merged
 
     def forward(self, index: int) -> Output | None:
         """Run one step; None for a capture."""
@@ -125,7 +131,7 @@ class SglangSession(ABC):
         batch = forward_batch(self._server, index)
         if step.launch is Launch.REPLAY:
             self._bench.launcher.reached_by(self._orders.graphs[step.mode].words())
-            inputs = self._inputs(index, step.padded_tokens)
+            inputs = self._inputs(index, step.padded_tokens, batch)
             static, out = self._graphs.replay(backend, batch, step, inputs)
             return self._finish(step, static, out)
         return self._eager(index, backend, batch)
@@ -150,7 +156,7 @@ class SglangSession(ABC):
                 backend.init_forward_metadata(batch)
             elif step.padded:
                 pad(self._server, batch)
-        inputs = self._inputs(index, batch.input_ids.shape[0])
+        inputs = self._inputs(index, batch.input_ids.shape[0], batch)
         out = self._attend(backend, batch, inputs)
         return self._finish(step, inputs, out)
 
@@ -172,7 +178,8 @@ class SglangSession(ABC):
         self._server.model_runner.attn_backend = self._backends[mode]
         return self._backends[mode]
 
-    def _inputs(self, index: int, rows: int) -> Inputs:
+    def _inputs(self, index: int, rows: int, batch: Any) -> Inputs:
+        """Return the inputs of step `index` with `rows` rows, for the model's forward method of `batch`."""
         step = self._case.steps[index]
         queries = draw_queries(self._case, index, rows, self._case.geometry.head_dim_qk)
         return Inputs.place(self._case, self._bench, queries, new_keys(self._server, step, rows))
@@ -200,9 +207,9 @@ class SglangMlaSession(SglangSession):
         self._latent = latent
         self._projected = ProjectedAttention(self._server)
 
-    def _inputs(self, index: int, rows: int) -> Inputs:
-        prefill = not self._case.steps[index].mode.speculative
-        return self._projected.inputs(index, rows) if prefill else super()._inputs(index, rows)
+    def _inputs(self, index: int, rows: int, batch: Any) -> Inputs:
+        absorbed = self._case.steps[index].mode.speculative or self._projected.absorbs(batch)
+        return super()._inputs(index, rows, batch) if absorbed else self._projected.inputs(index, rows)
 
     def _attend(self, backend: Any, batch: Any, inputs: Inputs) -> torch.Tensor:
         geometry, latent = self._case.geometry, self._latent
@@ -210,15 +217,11 @@ class SglangMlaSession(SglangSession):
             return self._projected.attend(backend, batch, inputs)
         q_nope, q_rope = inputs.query.split([latent.rank, latent.rope], dim=-1)
         k_nope, k_rope = inputs.key.split([latent.rank, latent.rope], dim=-1)
+        whole = self._loaded.kind.whole_latents
+        query, key = (inputs.query, inputs.key) if whole else (q_nope, k_nope)
+        rotated = {} if whole else {"q_rope": q_rope, "k_rope": k_rope}
         out: torch.Tensor = backend.forward(
-            q_nope,
-            k_nope,
-            k_nope,
-            self._server.layer,
-            batch,
-            save_kv_cache=True,
-            q_rope=q_rope,
-            k_rope=k_rope,
+            query, key, k_nope, self._server.layer, batch, save_kv_cache=True, **rotated
         )
         return out.view(-1, geometry.q_heads, latent.rank)
 

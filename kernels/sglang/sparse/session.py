@@ -131,7 +131,7 @@ class _OnServer(SglangSession):
         assert isinstance(self._server.pool, SparsePool)
         return self._server.pool
 
-    def _inputs(self, index: int, rows: int) -> Any:
+    def _inputs(self, index: int, rows: int, batch: Any) -> Any:
         return SparseInputs.place(self._bench, inputs_of(self._pool.inputs_of(self._case.steps[index]), rows))
 
     def _attend(self, backend: Any, batch: Any, inputs: Any) -> torch.Tensor:

@@ -13,6 +13,7 @@ from attnfuzz.kernels.sglang.flash_attention import (
     flash_attn_varlen_func,
     flash_attn_with_kvcache,
     get_scheduler_metadata,
+    merge_state_v2,
 )
 from attnfuzz.reference.case import Case, Mode, Request, Step
 from attnfuzz.reference.dtypes import DType
@@ -113,3 +114,11 @@ def test_packed_keys_are_attended_to_request_by_request() -> None:
     torch.testing.assert_close(out[:2], v[:2])
     weights = torch.softmax(0.5 * q[2, 0] @ k[1:, 0].T, dim=-1)
     torch.testing.assert_close(out[2, 0], weights @ v[1:, 0])
+
+
+def test_states_of_a_prefix_and_of_drafts_are_merged_by_natural_logarithms() -> None:
+    torch.manual_seed(0)
+    (v_a, v_b), (s_a, s_b) = torch.randn(2, 3, 2, 8), torch.randn(2, 3, 2)
+    v, s = merge_state_v2(v_a, s_a, v_b, s_b)
+    torch.testing.assert_close(s, torch.logaddexp(s_a, s_b))
+    torch.testing.assert_close(v, v_a * (s_a - s).exp()[..., None] + v_b * (s_b - s).exp()[..., None])

@@ -5,18 +5,25 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from packaging.version import Version
+from small_cases import step
 
+from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.kernels.releases.stand_ins import answered_by
 from attnfuzz.kernels.sglang.kinds import KINDS, capability_of
 from attnfuzz.kernels.sglang.torch_functions import attend
-from attnfuzz.reference.case import Mode
+from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.geometry import Geometry
+
+GEOMETRY = Geometry(q_heads=1, kv_heads=1, head_dim_qk=8, head_dim_vo=8, page_size=4)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_modes_of_a_kind_are_those_with_an_order_of_events(name: str) -> None:
     oldest, newest = (capability_of(name, Version(each)) for each in ("0.5.9", "0.5.23"))
     assert Mode.DRAFT_DECODE not in oldest.modes
+    assert (Mode.DRAFT_DECODE in capability_of(name, Version("0.5.13")).modes) is bool(KINDS[name].drafts)
     assert Mode.DRAFT_EXTEND not in newest.modes
     assert (Mode.DRAFT_DECODE in newest.modes) is bool(KINDS[name].drafts)
     assert not set(newest.graph_modes) - set(newest.modes)
@@ -35,3 +42,12 @@ def test_attention_of_torch_is_launched() -> None:
         out = attend(query, key, key, scale=0.5, is_causal=False)
     assert launched == ["scaled_dot_product_attention"]
     assert torch.equal(out, torch.nn.functional.scaled_dot_product_attention(query, key, key, scale=0.5))
+
+
+@pytest.mark.parametrize("name", ["flashinfer_mla", "flashmla"])
+def test_draft_extends_of_requests_that_all_lack_a_prompt_are_not_run(name: str) -> None:
+    drafts = step(Mode.DRAFT_EXTEND_V2, (2, 2), (2, 5), rows=4, stride=2)
+    case = Case(backend=name, geometry=GEOMETRY, steps=(drafts,))
+    KINDS[name].check(case)
+    with pytest.raises(Unsupported, match="has a prompt"):
+        KINDS[name].check(replace(case, steps=(replace(drafts, requests=drafts.requests[:1]),)))

@@ -1,6 +1,7 @@
 """Ranks are made up around a case that pad it as it says, by the rule of SGLang's DpPaddingMode."""
 
 import pytest
+from msgspec.structs import replace
 from small_cases import step
 
 from attnfuzz.kernels.sglang.padding import Ranks, one_decode, ranks_of
@@ -49,6 +50,11 @@ def test_an_extend_is_aligned_to_the_least_attention_group_that_makes_as_many_ro
     ranks = ranks_of(_case(_extend(tokens, rows)))
     assert ranks == Ranks(attention=group, data_parallel=1)
     assert ranks.tokens(_extend(tokens, rows)) == [tokens]
+
+
+def test_the_seed_chooses_among_attention_groups_that_make_as_many_rows() -> None:
+    case = _case(_decode(3, 4))
+    assert [ranks_of(replace(case, seed=seed)).attention for seed in range(4)] == [1, 2, 4, 1]
 
 
 def test_an_extend_that_no_group_pads_to_as_many_rows_keeps_its_own() -> None:

@@ -62,6 +62,14 @@ def test_rows_are_enough_for_the_largest_batch_and_one_more_if_maxima_have_slack
     assert served(loaded, served_case(GEOMETRY, padded, max_len_slack=3)).rows.table.shape[0] == 7
 
 
+def test_a_server_permits_fewer_requests_than_a_batch_that_is_padded_to_its_attention_group(
+    loaded: LoadedTree,
+) -> None:
+    padded = Step(mode=Mode.DECODE, requests=(Request(0, 1, 5),), padded_tokens=4, tokens_per_request=1)
+    limits = [served(loaded, served_case(GEOMETRY, padded, seed=seed)).model_runner for seed in range(3)]
+    assert [runner.max_running_requests for runner in limits] == [4, 3, 1]
+
+
 @pytest.mark.parametrize(("slack", "largest"), [(0, 2), (3, 3)])
 def test_buffers_of_graphs_have_the_rows_of_the_largest_graph_of_a_server(
     loaded: LoadedTree, slack: int, largest: int
