@@ -84,6 +84,7 @@ _SUPPORTED: dict[str, Callable[[Any], Iterable[object]]] = {
     "ragged verify": lambda can: _YES.values() if can.ragged and _verifies(can) else ("none",),
     "padded": _padding,
     "replayed": lambda can: _YES.values() if can.replays and _later(can) else ("none",),
+    "gap": lambda can: _YES.values() if can.gaps else ("none",),
     "moved": lambda can: _YES.values() if can.moves else ("none",),
     "groups": _groups,
     "state key dim": lambda can: set(map(dim_class, key_dims(can))),

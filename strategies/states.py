@@ -55,7 +55,7 @@ def _cases(draw: DrawFn, can: "StateCapability", backend: str, lean: Lean) -> St
         state_dtype=_draw_state_dtype(draws, can, dtype),
         drafts=drafts,
         move=can.moves and draws.flag("moved", 2, 1),
-        gap=draws.of("gap", (0, 0, 16, 64), yes),
+        gap=draws.of("gap", (0, 0, 16, 64) if can.gaps else (0,), yes),
         scattered=draws.flag("scattered", 1, 1),
         padded_row=padded_row,
         stale=draws.of("stale", (Stale.NUMBERS, Stale.NAN)),
@@ -206,7 +206,8 @@ class _Life:
         verifies = mode is StateMode.VERIFY
         width = 1 + self._drafts if verifies else 1
         ragged = verifies and can.ragged and draws.flag("ragged verify", 1, 1)
-        uniform = draws.integer(1, width) if verifies and draws.odds(2, 1) else width
+        fewer = verifies and not can.whole_verifies and draws.odds(2, 1)
+        uniform = draws.integer(1, width) if fewer else width
         for lane in lanes:
             tokens = draws.integer(0 if can.empty_rows else 1, width) if ragged else uniform
             accepted = 1

@@ -77,6 +77,9 @@ def _recurrent_parts(result: StateResult) -> list[_Judged]:
             at = token if keeps_all else 0
             numbers = (result.after[slot], answer.states[at], answer.state_errors[at])
             parts.append(_judged(row, "state", numbers, last, result.case.shape.key_dim, slot))
+        for slot, tokens in row.committed:
+            numbers = (result.after[slot], answer.states[tokens - 1], answer.state_errors[tokens - 1])
+            parts.append(_judged(row, "state", numbers, tokens - 1, result.case.shape.key_dim, slot))
     return parts
 
 
@@ -164,8 +167,7 @@ def compared_state(result: StateResult) -> ComparedResult:
         bound += (part.right.to(right.dtype).double() - part.right).abs()
         most[at] = ((1 + _FP32) * bound).view(most[at].shape).float()
     for row in result.rows if result.case.op is StateOp.CONV else ():
-        for slot in row.written:
-            inputs = _conv_state(result, row)
+        for slot, inputs in _conv_states(result, row):
             pool[slot, :, : inputs.shape[1]] = inputs
             pool_bound[slot, :, inputs.shape[1] :] = torch.inf
     for slot in result.free:
@@ -210,7 +212,7 @@ def _report(
     if part.place == "state":
         where = f"the state after token {token} of request {row.number}, head {head}, key element {at % part.heads},"
     read = "no state" if row.read is None else f"the state in slot {row.read}"
-    slots = ", ".join(map(str, row.written))
+    slots = ", ".join(map(str, row.touched))
     message = f"{where} {text}; the request begins with {read}, and writes slots {slots or 'none'}"
     return terms.report(
         kind=kind,
@@ -244,18 +246,17 @@ def _exact_pool(result: StateResult, report: Callable[..., Observation]) -> Iter
     before, after = (_bits(each) for each in (result.before, result.after))
     due = before.clone()
     for row in result.rows:
-        for slot in row.written:
+        for slot in row.touched:
             due[slot] = after[slot]
-            if result.case.op is StateOp.CONV:
-                inputs = _conv_state(result, row)
-                due[slot, :, : inputs.shape[1]] = _bits(inputs.contiguous())
+        for slot, inputs in _conv_states(result, row) if result.case.op is StateOp.CONV else ():
+            due[slot, :, : inputs.shape[1]] = _bits(inputs.contiguous())
     for slot in result.free:
         due[slot] = after[slot]
     wrong = due != after
     if not wrong.any():
         return
     slot, *at = wrong.nonzero()[0].tolist()
-    owner = next((row for row in result.rows if slot in row.written), None)
+    owner = next((row for row in result.rows if slot in row.touched), None)
     seen, old = (float(each[(slot, *at)]) for each in (result.after, result.before))
     place = f"element {at} of slot {slot}"
     if owner is not None:
@@ -275,15 +276,18 @@ def _exact_pool(result: StateResult, report: Callable[..., Observation]) -> Iter
     yield report(kind=Kind.STRAY_WRITE, place="state", tier=Tier.T0, message=message)
 
 
-def _conv_state(result: StateResult, row: TouchedRow) -> torch.Tensor:
-    """Return the inputs that a convolution's slot must begin with after the tokens of a request."""
+def _conv_states(result: StateResult, row: TouchedRow) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield a convolution's slots with the inputs that each must begin with after the tokens of a request."""
     width, inputs = result.case.shape.width, result.inputs.value[row.tokens, 0].T.to(result.before.dtype)
     first = max(row.accepted - 1, 0) if result.mode is StateMode.VERIFY else 0
     history = torch.zeros(result.case.shape.value_dim, width - 1, dtype=inputs.dtype)
     if row.read is not None:
         history = result.before[row.read][:, first : first + width - 1]
     whole = torch.cat((history, inputs), 1)
-    return whole[:, 1:] if result.mode is StateMode.VERIFY else whole[:, whole.shape[1] - (width - 1) :]
+    for slot in row.written:
+        yield slot, whole[:, 1:] if result.mode is StateMode.VERIFY else whole[:, whole.shape[1] - (width - 1) :]
+    for slot, tokens in row.committed:
+        yield slot, whole[:, tokens : tokens + width - 1]
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

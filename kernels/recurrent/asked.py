@@ -26,8 +26,12 @@ OPS: Final[Mapping[str, tuple[StateMode, StateOp, StateNoise]]] = {
 """The native recurrences: the mode of each op, and the errors of a correct one."""
 
 
+_DUMMY: Final = 0
+"""The slot that rows of no request may share."""
+
+
 class NamesNoState(ValueError):
-    """A call whose arguments name no state: outside of the pool, or NaN that nothing has written."""
+    """A call whose arguments name no state: outside of the pool, NaN that nothing has written, or that of two rows."""
 
     def __init__(self, argument: str, text: str, row: int) -> None:
         super().__init__(text)
@@ -56,12 +60,16 @@ class _Row:
 def asked_states(op: str, arguments: Mapping[str, Any], alpha: float) -> tuple[AskedTensor, AskedTensor]:
     """Return the outputs and the pool that a call of one of `OPS` asks for; a right kernel passes with 1 - `alpha`.
 
-    Rows of no request may have any outputs, and a slot that several rows write any state. Raises NamesNoState.
+    Rows of no request may have any outputs, and slot 0 any state if several rows write it. Raises NamesNoState.
     """
     mode, kind, noise = OPS[op]
     pool, out = arguments["state"], arguments["out"]
     rows = list(_rows(arguments, mode))
     shared = {slot for slot, times in Counter(slot for row in rows for slot in row.written).items() if times > 1}
+    for slot in sorted(shared - {_DUMMY}):
+        first, second = [row.number for row in rows if slot in row.written][:2]
+        text = f"rows {first} and {second} have slot {slot}, and their order is not determined"
+        raise NamesNoState("slots", text, second)
     due = _Due(torch.zeros_like(out), torch.full(out.shape, torch.inf), pool.clone(), torch.zeros(pool.shape))
     count = sum(row.tokens.stop - row.tokens.start for row in rows) * pool.shape[1] * (1 + pool.shape[2])
     for row in rows:

@@ -20,10 +20,11 @@ class StateCapability:
     multiples of `channels`, and `widths` its numbers of taps. Value heads are multiples of heads if `grouped`.
 
     A server that verifies has 1 to `most_drafts` drafts; `least_accepted` is 0 if none of a verify's tokens need be
-    accepted, and tokens of its requests differ in number if `ragged`. `padded_rows` are the forms of padding in a
+    accepted, and tokens of its requests differ in number if `ragged`; each has drafts + 1 of them in `whole_verifies`.
+    `padded_rows` are the forms of padding in a
     decode or a verify, and `padded_prefills` whether a prefill has padding tokens. If it `reserves_dummy`, no request
     has slot 0 in any case. `replays`: decodes and verifies can be captured. `moves`: a step may write states to other
-    slots.
+    slots. `gaps`: slots may lie apart.
 
     A pool is `swapped` if it stores [value_heads, value_dim, key_dim] in a slot, which a function then gets, or the
     inputs of a convolution one after another with all channels, of which it gets a transposed view.
@@ -46,11 +47,13 @@ class StateCapability:
     most_drafts: int = 0
     least_accepted: int = 1
     ragged: bool = True
+    whole_verifies: bool = False
     padded_rows: tuple[PaddedRow, ...] = ()
     padded_prefills: bool = False
     reserves_dummy: bool = False
     replays: bool = False
     moves: bool = False
+    gaps: bool = True
     strided: bool = True
     swapped: bool = False
     normed: tuple[bool, ...] = (False,)
@@ -104,6 +107,8 @@ class StateCapability:
                 return f"{name} {getattr(case, name)}"
         if case.move and not self.moves:
             return "states that move"
+        if case.gap and not self.gaps:
+            return "gaps between slots"
         if case.strided and not self.strided:
             return "strided inputs"
         if case.transposed and not self.transposed:
@@ -126,6 +131,8 @@ class StateCapability:
                 return f"more than {self.most_tokens} tokens"
             if step.mode is StateMode.VERIFY and len(tokens) > 1 and not self.ragged:
                 return "ragged verifies"
+            if step.mode is StateMode.VERIFY and self.whole_verifies and tokens - {case.drafts + 1}:
+                return "verifies of some of the drafts"
             if any(row.accepted < self.least_accepted for row in step.rows):
                 return "requests without an accepted token"
         return None

@@ -13,7 +13,8 @@ from attnfuzz.reference.recurrent.values import CaseValues, StepInputs
 class TouchedRow:
     """Request `number` of a step: its tokens, the slot that it reads (None: none), and those that it writes.
 
-    A verify writes a slot per token, anything else the last state alone.
+    A verify writes a slot per token, anything else the last state alone. `committed` are (slot, tokens) of slots to
+    which the state after that many tokens is copied.
     """
 
     number: int
@@ -21,6 +22,12 @@ class TouchedRow:
     read: int | None
     written: tuple[int, ...]
     accepted: int
+    committed: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def touched(self) -> tuple[int, ...]:
+        """All slots that are written."""
+        return *self.written, *(slot for slot, _ in self.committed)
 
 
 @dataclass(frozen=True)

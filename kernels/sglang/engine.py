@@ -12,6 +12,8 @@ from attnfuzz.kernels.sglang.on_hopper import hopper_backend_of
 from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.kernels.sglang.sparse.backend import SglangSparseBackend
 from attnfuzz.kernels.sglang.sparse.kinds import SPARSE_KINDS
+from attnfuzz.kernels.sglang.states.backend import planned_states
+from attnfuzz.kernels.sglang.states.kinds import STATE_KINDS
 from attnfuzz.kernels.sglang.writers import writer_of
 from attnfuzz.reference.device import Device
 
@@ -31,6 +33,8 @@ class Sglang(ReleasedEngine):
         if named.kind in SPARSE_KINDS:
             # The harness asks a family's backends for their cases, and no other.
             return SglangSparseBackend(named)  # type: ignore[return-value]
+        if named.kind in STATE_KINDS:
+            return planned_states(named)  # type: ignore[return-value]
         if not named.gpu:
             return SglangBackend(named, version)
         if named.kind in SGLANG.gpu_kinds:

@@ -16,7 +16,7 @@ from attnfuzz.kernels.sglang.orders import GraphPlanner
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.reference.case import Launch, Mode, Step
 
-Attend = Callable[[Any, Any, Inputs], torch.Tensor]
+Attend = Callable[[Any, Any, Any], torch.Tensor]
 """The forward pass of a backend, from a batch and the model's inputs to out [rows, q_heads, head_dim_vo]."""
 
 
@@ -113,7 +113,7 @@ class _Captured:
     """
 
     graph: Recording
-    inputs: Inputs
+    inputs: Any
     out: torch.Tensor
     metadata: Any
     q_len: int | None
@@ -165,14 +165,14 @@ class ServedGraphs:
                 out = attend(backend, batch, inputs)
         self._captured[step.mode, rows] = _Captured(graph, inputs, out, metadata, q_len)
 
-    def _inputs(self, step: Step, rows: int) -> Inputs:
+    def _inputs(self, step: Step, rows: int) -> Any:
         """Return the inputs of a capture."""
         geometry = self._case.geometry
         query = torch.zeros((rows, geometry.q_heads, geometry.head_dim_qk), dtype=geometry.dtype.torch_dtype)
         return Inputs.place(self._case, self._bench, query, new_keys(self._server, step, rows))
 
-    def replay(self, backend: Any, batch: Any, step: Step, inputs: Inputs) -> tuple[Inputs, torch.Tensor]:
-        """Replay the graph of a step's bucket on a batch; returns the queries that it read, and its output."""
+    def replay(self, backend: Any, batch: Any, step: Step, inputs: Any) -> tuple[Any, torch.Tensor]:
+        """Replay the graph of a step's bucket on a batch; returns the inputs that it read, and its output."""
         buffers, captured = self._buffers[step.mode], self._captured[step.mode, step.padded_tokens]
         size = step.padded_batch
         buffers.fill_from(batch, size)

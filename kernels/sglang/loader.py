@@ -49,6 +49,14 @@ _AHEAD = (
 )
 """Optional modules that sessions use: imported before workers are forked, if a release has them."""
 
+_OF_STATES: Final = (
+    "sglang.srt.layers.attention.hybrid_linear_attn_backend",
+    "sglang.srt.layers.attention.linear.gdn_backend",
+    "sglang.srt.layers.radix_linear_attention",
+    "sglang.srt.speculative.spec_utils",
+)
+"""Optional modules of recurrent layers, which no other backend needs."""
+
 _ON_FLASHINFER: Final = (
     "sglang.srt.layers.attention.flashinfer_backend",
     "sglang.srt.layers.attention.flashinfer_mla_backend",
@@ -112,6 +120,9 @@ def load(release: Release, *, hopper: bool = False) -> Loaded:
     with importing(release, stubbed_in(release.version, STUBBED), compiled=hopper) as stubs, _no_gpu(hopper=hopper):
         for name in _AHEAD:
             if _is_there(release, name):
+                imported(release, name)
+        for name in _OF_STATES:
+            with suppress(ReleaseError):
                 imported(release, name)
         with suppress(ReleaseError), _flashinfer(imported(release, "sglang.srt.utils")):
             for name in _ON_FLASHINFER:

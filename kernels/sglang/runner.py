@@ -55,12 +55,13 @@ class Server:
         self.ranks = ranks_of(case)
         self.draft_tokens = max((step.drafts for step in case.steps), default=0)
         # A padded row of a verify has one key and its drafts, so the context length is at least that.
-        longest = max(1 + self.draft_tokens, *case.slot_lengths().values(), *(_before_drafts(case)))
+        longest = max((1 + self.draft_tokens, *case.slot_lengths().values(), *_before_drafts(case)))
         self.context_len = longest + case.max_len_slack
         self.further_requests = 1 if case.max_len_slack else 0
         config = self._config = self._model_config()
         self.args = self.begin()
-        own_rows = loaded.module("sglang.srt.mem_cache.memory_pool").ReqToTokenPool(
+        own_rows = self._request_pool(
+            loaded.module("sglang.srt.mem_cache.memory_pool"),
             size=max(len(case.slot_lengths()), *map(self._fewest_requests, case.steps)) + self.further_requests,
             max_context_len=self.context_len + EXTRA_CONTEXT + self.draft_tokens,
             device=str(bench.device),
@@ -112,6 +113,10 @@ class Server:
     def _release_pool(self, dtype: torch.dtype) -> Any:
         """Return the release's own pool over it."""
         return release_kv_pool(self.loaded, self.case, self.pool, dtype)
+
+    def _request_pool(self, memory_pool: Any, **arguments: Any) -> Any:
+        """Return the release's own req_to_token_pool."""
+        return memory_pool.ReqToTokenPool(**arguments)
 
     def _arguments(self) -> dict[str, Any]:
         """Return the server's start arguments, by the fields of ServerArgs."""

@@ -14,7 +14,7 @@ from attnfuzz.kernels.vllm.on_hopper import hopper_backend_of
 from attnfuzz.kernels.vllm.project import ON_CPU, VLLM
 from attnfuzz.kernels.vllm.sparse.backend import VllmSparseBackend
 from attnfuzz.kernels.vllm.sparse.kinds import SPARSE_KINDS
-from attnfuzz.kernels.vllm.states.backend import PlannedStates
+from attnfuzz.kernels.vllm.states.backend import planned_states
 from attnfuzz.kernels.vllm.states.kinds import STATE_KINDS
 from attnfuzz.reference.device import Device
 
@@ -44,7 +44,7 @@ class Vllm(ReleasedEngine):
         if named.kind in SPARSE_KINDS:
             backends = VllmSparseBackend
         elif named.kind in STATE_KINDS:
-            backends = PlannedStates
+            backends = planned_states
         backend: Backend = backends(named)
         return backend
 

@@ -3,31 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from attnfuzz.kernels.releases.state_lanes import ANY_LAYER, LaneSequences
 from attnfuzz.kernels.vllm.config import ServerLimits
 from attnfuzz.reference.case import Case, Launch, Mode, Pages, Request, Step, TableTail
-from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.recurrent.case import StateCase, StateMode, StateRow, StateStep
-
-_BEFORE = 7
-"""The tokens before a case of a request that continues."""
 
 _MODES = {
     StateMode.PREFILL: Mode.EXTEND,
     StateMode.DECODE: Mode.DECODE,
     StateMode.VERIFY: Mode.DRAFT_EXTEND,
 }
-
-_GEOMETRY = Geometry(
-    q_heads=1,
-    kv_heads=1,
-    head_dim_qk=8,
-    head_dim_vo=8,
-    page_size=16,
-    dtype=DType.BFLOAT16,
-    kv_dtype=DType.BFLOAT16,
-)
-"""A layer of attention, of which only the default answers about a model remain."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +31,7 @@ class Demands:
     @classmethod
     def of(cls, case: StateCase) -> "Demands":
         """Return the demands of a case."""
-        steps, lanes, decoding = [], _Lanes(case), set()
+        steps, lanes, decoding = [], LaneSequences(), set()
         for index, step in enumerate(case.steps):
             requests = [lanes.request(row, step.mode) for row in step.rows if row.tokens]
             steps.append(_step(case, step, tuple(requests)))
@@ -56,34 +41,12 @@ class Demands:
         tail = TableTail.STALE if case.seed % 2 else TableTail.ZEROS
         demand = Case(
             backend=case.backend,
-            geometry=_GEOMETRY,
+            geometry=ANY_LAYER,
             steps=tuple(steps),
             pages=Pages(tail=tail),
             seed=case.seed,
         )
         return cls(demand, lanes.of_sequence, frozenset(decoding), _limits(case, demand))
-
-
-class _Lanes:
-    """The sequences of lanes, and how many tokens each has computed."""
-
-    def __init__(self, case: StateCase) -> None:
-        self._case = case
-        self._sequence: dict[int, int] = {}
-        self._computed: dict[int, tuple[int, int]] = {}
-        self.of_sequence: dict[int, int] = {}
-
-    def request(self, row: StateRow, mode: StateMode) -> Request:
-        """Return the next request of a lane. After a verify it goes on behind its accepted tokens."""
-        if row.lane not in self._sequence or not row.initial:
-            self._sequence[row.lane] = len(self.of_sequence)
-            self.of_sequence[self._sequence[row.lane]] = row.lane
-            self._computed[row.lane] = (_BEFORE, 0) if row.initial else (0, 0)
-        first, last = self._computed[row.lane]
-        computed = first + (min(row.accepted, last) if last > 0 else 0)
-        verifies = mode is StateMode.VERIFY
-        self._computed[row.lane] = (computed, row.tokens) if verifies else (computed + row.tokens, 0)
-        return Request(self._sequence[row.lane], row.tokens, computed + row.tokens)
 
 
 def _decodes(case: StateCase, step: StateStep, row: StateRow) -> bool:

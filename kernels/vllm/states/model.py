@@ -1,28 +1,16 @@
 """The model of a server: one recurrent layer, whose inputs follow from the ids of a forward's tokens."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from attnfuzz.kernels.interface.backend import Bench
+from attnfuzz.kernels.releases.state_inputs import StateInputs
 from attnfuzz.kernels.vllm.model import Model
 from attnfuzz.kernels.vllm.states.demands import Demands
 from attnfuzz.kernels.vllm.states.pool import LanePool
 from attnfuzz.reference.recurrent.values import StepInputs
-
-
-@dataclass(frozen=True)
-class StateInputs:
-    """The inputs of a forward, by the names of the kernels' arguments."""
-
-    tensors: Mapping[str, torch.Tensor]
-
-    def fill(self, other: "StateInputs") -> None:
-        """Copy other inputs into these, which a graph reads."""
-        for name, tensor in self.tensors.items():
-            tensor.copy_(other.tensors[name])
 
 
 class StateModel(Model):

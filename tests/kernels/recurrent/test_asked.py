@@ -68,3 +68,12 @@ def test_a_convolution_that_reads_inputs_that_nothing_wrote_names_no_state() -> 
     outside = {**arguments(StateMode.DECODE), "slots": torch.tensor([3, 5, -1], dtype=torch.int32)}
     with pytest.raises(NamesNoState, match="row 1 has slot 5, and the pool has 5"):
         asked_states(CONVOLUTION.by_mode[StateMode.DECODE].name, outside, 1e-6)
+
+
+def test_rows_that_share_a_slot_name_no_state_unless_it_is_the_dummy() -> None:
+    given = arguments(StateMode.PREFILL)
+    given["slots"] = torch.tensor([3, 3, -1], dtype=torch.int32)
+    with pytest.raises(NamesNoState, match="rows 0 and 1 have slot 3"):
+        asked_states(CONVOLUTION.by_mode[StateMode.PREFILL].name, given, alpha=1e-6)
+    given["slots"].fill_(0)
+    asked_states(CONVOLUTION.by_mode[StateMode.PREFILL].name, given, alpha=1e-6)

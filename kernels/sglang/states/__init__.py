@@ -1,0 +1,1 @@
+"""Recurrent layers of a release: its hybrid backend, pools and commits plan the steps of cases of recurrent state."""

@@ -1,0 +1,28 @@
+"""A recurrent layer of a release of SGLang, or of a source tree: its own planning, on native kernels."""
+
+from typing import Any
+
+from attnfuzz.kernels.interface.backend import Bench
+from attnfuzz.kernels.libraries.interpreted import no_interpreter
+from attnfuzz.kernels.releases.naming import Named
+from attnfuzz.kernels.releases.planned_states import PlannedStates
+from attnfuzz.kernels.releases.release import release_of
+from attnfuzz.kernels.sglang.backends import absent
+from attnfuzz.kernels.sglang.project import SGLANG
+from attnfuzz.kernels.sglang.states.kinds import STATE_KINDS
+from attnfuzz.reference.recurrent.case import StateCase
+
+
+def planned_states(named: Named) -> PlannedStates:
+    """Return the recurrent layer of a release, whose kind is that of `named`."""
+    kind = STATE_KINDS[named.kind]
+    return PlannedStates(named, kind.kernels, kind.capability, lambda: absent() or no_interpreter(), _open)
+
+
+def _open(backend: PlannedStates, case: StateCase, bench: Bench) -> Any:
+    # These modules need a release's packages.
+    from attnfuzz.kernels.sglang.loader import load  # noqa: PLC0415
+    from attnfuzz.kernels.sglang.states.session import SglangStateSession  # noqa: PLC0415
+
+    loaded = load(release_of(SGLANG, backend.named.release))
+    return SglangStateSession(backend, loaded, STATE_KINDS[backend.named.kind], case, bench)
