@@ -32,7 +32,7 @@ class Sglang(ReleasedEngine):
         version = named.version or release_of(SGLANG, named.release).version
         if named.kind in SPARSE_KINDS:
             # The harness asks a family's backends for their cases, and no other.
-            return SglangSparseBackend(named)  # type: ignore[return-value]
+            return SglangSparseBackend(named, version)  # type: ignore[return-value]
         if named.kind in STATE_KINDS:
             return planned_states(named)  # type: ignore[return-value]
         if not named.gpu:

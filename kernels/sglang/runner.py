@@ -55,8 +55,7 @@ class Server:
         self.ranks = ranks_of(case)
         self.draft_tokens = max((step.drafts for step in case.steps), default=0)
         # A padded row of a verify has one key and its drafts, so the context length is at least that.
-        longest = max((1 + self.draft_tokens, *case.slot_lengths().values(), *_before_drafts(case)))
-        self.context_len = longest + case.max_len_slack
+        self.context_len = self._context() + case.max_len_slack
         self.further_requests = 1 if case.max_len_slack else 0
         config = self._config = self._model_config()
         self.args = self.begin()
@@ -105,6 +104,10 @@ class Server:
             context.ForwardContext(attn_backend=self.model_runner.attn_backend)
         )
         return entered
+
+    def _context(self) -> int:
+        """Return the shortest context of a server that runs the case."""
+        return max((1 + self.draft_tokens, *self.case.slot_lengths().values(), *_before_drafts(self.case)))
 
     def _make_pool(self) -> ServerPool:
         """Return the KV cache of the case."""

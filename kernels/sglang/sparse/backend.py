@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+from packaging.version import Version
+
 from attnfuzz.kernels.interface.backend import Bench, Op
 from attnfuzz.kernels.libraries.interpreted import no_interpreter
 from attnfuzz.kernels.native import build
@@ -29,6 +32,7 @@ class SglangSparseBackend:
     """A server of a release, whose kind is that of `named`."""
 
     named: Named
+    version: Version
     contract: Contract = CONTRACT
 
     @property
@@ -43,8 +47,9 @@ class SglangSparseBackend:
 
     @property
     def capability(self) -> SparseCapability:
-        """The cases of the kind."""
-        return self.kind.sparse
+        """The cases of the kind in this version."""
+        can = self.kind.sparse
+        return structs.replace(can, replays=False) if self.version < self.kind.captured_v2 else can
 
     def noise(self, dtype: DType) -> NoiseModel:
         """Return the noise of the native kernels."""

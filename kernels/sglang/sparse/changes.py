@@ -6,6 +6,7 @@ A file and line is that of SGLang 0.5.23 below sglang/srt/ unless another versio
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -17,13 +18,11 @@ from attnfuzz.kernels.releases.imports import imported
 from attnfuzz.kernels.releases.release import Release
 from attnfuzz.kernels.releases.versions import span
 from attnfuzz.kernels.sglang.adaptations import ChangedName
-from attnfuzz.kernels.sglang.sparse.kernels import OF_SGL_KERNEL, compiled_modules
+from attnfuzz.kernels.sglang.sparse.kernels import COMPILED, LIBRARIES, OF_SGL_KERNEL
 from attnfuzz.kernels.sglang.sparse.kinds import SPARSE_KINDS
 
-INDEXER: Final = "sglang.srt.layers.attention.dsa.dsa_indexer"
-
-_SINCE_DSA: Final = span("0.5.13")
 _BACKEND: Final = "layers.attention.dsa_backend"
+_INDEXER: Final = "layers.attention.dsa.dsa_indexer"
 _NAMES: Final = tuple(SPARSE_KINDS)
 
 
@@ -42,9 +41,17 @@ def should_chunk(*, num_rows: int, num_cols: int, get_budget_bytes: Callable[[],
     return 0 < budget < num_rows * num_cols * 4, budget
 
 
-def _change(module: str, name: str, value: Any, source: str, reason: str, first: str = "0.5.13") -> ChangedName:
-    return ChangedName(module, name, value, span(first), source, reason, kinds=_NAMES)
+def _change(
+    module: str, name: str, value: Any, source: str, reason: str, first: str = "0.5.13", before: str | None = None
+) -> ChangedName:
+    return ChangedName(module, name, value, span(first, before=before), source, reason, kinds=_NAMES)
 
+
+def _as_it_is(values: torch.Tensor, *_: object) -> tuple[torch.Tensor, None]:
+    return values, None
+
+
+_DEEP_GEMM: Final = SimpleNamespace(**LIBRARIES["deep_gemm"])
 
 _A_GPU: Final = "the code for CUDA runs"
 _CONFIG: Final = "configs are stubs"
@@ -54,8 +61,7 @@ CHANGES: Final = (
         _change(module, name, value, source, _A_GPU)
         for module, name, value, source in (
             (_BACKEND, "is_cuda", _on_cuda, "layers/attention/dsa_backend.py:1344"),
-            (_BACKEND, "_is_cuda", True, "layers/attention/dsa_backend.py:3406"),
-            ("layers.attention.dsa.dsa_indexer", "_is_cuda", True, "layers/attention/dsa/dsa_indexer.py:1924"),
+            (_INDEXER, "_is_cuda", True, "layers/attention/dsa/dsa_indexer.py:1924"),
         )
     ),
     _change(
@@ -64,13 +70,21 @@ CHANGES: Final = (
         _on_cuda,
         "layers/attention/dsa/dsa_metadata_manager.py:236",
         _A_GPU,
-        "0.5.23",
+        "0.5.20",
+    ),
+    _change(_BACKEND, "_is_cuda", True, "layers/attention/dsa_backend.py:3406", _A_GPU, "0.5.22"),
+    *(
+        replace(_change(module, "deep_gemm", _DEEP_GEMM, source, "it is imported if there is a GPU"), on_gpus=True)
+        for module, source in (
+            (_BACKEND, "layers/attention/dsa_backend.py:858 (0.5.14)"),
+            (_INDEXER, "layers/attention/dsa/dsa_indexer.py:146"),
+        )
     ),
     _change(_BACKEND, "is_deepseek_dsa", lambda _: True, "layers/attention/dsa_backend.py:526", _CONFIG),
     _change(
         _BACKEND, "get_dsa_index_topk", lambda config: config.index_topk, "layers/attention/dsa_backend.py:531", _CONFIG
     ),
-    _change(_BACKEND, "get_dsa_index_kpool", lambda _: 1, "layers/attention/dsa_backend.py:532", _CONFIG, "0.5.23"),
+    _change(_BACKEND, "get_dsa_index_kpool", lambda _: 1, "layers/attention/dsa_backend.py:532", _CONFIG, "0.5.20"),
     _change(
         _BACKEND,
         "_compiled_cat",
@@ -81,12 +95,20 @@ CHANGES: Final = (
     _change("utils", "get_device_sm", lambda: 90, "layers/attention/dsa_backend.py:4076", "the GPU is an H200"),
     _change("utils", "is_blackwell", lambda: False, "layers/attention/dsa_backend.py:4088", "the GPU is an H200"),
     _change(
-        "layers.attention.dsa.dsa_indexer",
+        _INDEXER,
         "mqa_logits_should_chunk",
         should_chunk,
         "layers/attention/dsa/dsa_indexer.py:1574",
         "scores of these cases are small",
-        "0.5.23",
+        "0.5.21",
+    ),
+    _change(
+        "layers.attention.dsa.triton_kernel",
+        "act_quant",
+        _as_it_is,
+        "layers/attention/dsa/dsa_indexer.py:1364 (0.5.14)",
+        "queries are given as they are quantised",
+        before="0.5.15",
     ),
 )
 
@@ -105,8 +127,8 @@ def import_sparse(release: Release) -> None:
         with suppress(ReleaseError):
             imported(release, kind.path)
     with suppress(ReleaseError):
-        imported(release, INDEXER)
-    for name, (function, made) in compiled_modules().items():
+        imported(release, f"sglang.srt.{_INDEXER}")
+    for name, (function, made) in COMPILED.items():
         with suppress(ReleaseError):
             setattr(imported(release, name), function, _returning(made))
 

@@ -4,6 +4,7 @@ A file and line below sglang/srt/ is that of SGLang 0.5.23 unless another versio
 """
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
@@ -105,6 +106,7 @@ def make_indexer(loaded: Any, case: SparseCase) -> Any:
 
     class Given(module.Indexer):  # type: ignore[misc, name-defined] # a class of the release
         given: SparseInputs
+        extends: bool
 
         def __init__(self) -> None:
             torch.nn.Module.__init__(self)
@@ -114,14 +116,15 @@ def make_indexer(loaded: Any, case: SparseCase) -> Any:
             self.block_size, self.scale_fmt = 128, "ue8m0"
             self.softmax_scale = geometry.index_dim**-0.5
             self.use_dsa_indexer_fusion = True
+            self.weights_proj = SimpleNamespace(set_lora=False)
             self.use_aiter_fused_fp8_writer = self.use_gfx950_fused_indexer = False
             self.dsa_enable_prefill_cp = self.nsa_enable_prefill_cp = self.logits_with_pp_recv = False
             # Without a second stream, whose order is the same here.
             self.alt_stream = None
             self.sm_count = self.half_device_sm_count = MULTIPROCESSORS
             self.num_init_tokens = self.num_local_tokens = 0
-            if hasattr(module, "DSAPagedMQALogitsBackend"):
-                self.paged_mqa_logits_backend = module.DSAPagedMQALogitsBackend.DEEPGEMM
+            # Since 0.5.15.
+            self.paged_mqa_logits_backend = getattr(getattr(module, "DSAPagedMQALogitsBackend", None), "DEEPGEMM", None)
 
         def _fused_q_prepare_and_store(
             self, x: Any, q_lora: Any, positions: Any, forward_batch: Any, layer_id: int, act_quant: Any, **_: Any
@@ -130,9 +133,30 @@ def make_indexer(loaded: Any, case: SparseCase) -> Any:
             self._store_index_k_cache(
                 forward_batch=forward_batch, layer_id=layer_id, key=self.given.key, act_quant=act_quant
             )
-            extends = forward_batch.forward_mode.is_extend_without_speculative()
-            q = self.given.q.as_subclass(_OnGpu) if extends else self.given.q
-            return q, self.given.weights.unsqueeze(-1)
+            return self._queries(), self.given.weights.unsqueeze(-1)
+
+        # Before 0.5.15, projections are apart from writes.
+
+        def _get_q_k_bf16(self, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            """Return the given queries and keys."""
+            return self._queries(), self.given.key
+
+        def _get_k_bf16(self, *_: Any, **__: Any) -> torch.Tensor:
+            """Return the given keys."""
+            return self.given.key
+
+        def _get_logits_head_gate(self, *_: Any) -> torch.Tensor:
+            """Return the given weights."""
+            return self.given.weights.unsqueeze(-1)
+
+        def _should_chunk_mqa_logits(self, num_q: int, num_k: int, *_: Any) -> tuple[bool, int]:
+            """Return whether scores take more memory than there is, and how much that is."""
+            budget = self._get_mqa_logits_budget_bytes(None)
+            return 0 < budget < num_q * num_k * 4, budget
+
+        def _queries(self) -> torch.Tensor:
+            """Return the given queries, which prefills ask for the index of their GPU."""
+            return self.given.q.as_subclass(_OnGpu) if self.extends else self.given.q
 
         def _fused_k_weights(self, _: Any) -> tuple[torch.Tensor, None]:
             """Return the given keys."""
@@ -163,7 +187,7 @@ def make_indexer(loaded: Any, case: SparseCase) -> Any:
 
         def lists(self, batch: Any, inputs: SparseInputs) -> torch.Tensor:
             """Run a forward, and return its lists."""
-            self.given = inputs
+            self.given, self.extends = inputs, batch.forward_mode.is_extend_without_speculative()
             made: torch.Tensor = self.forward_cuda(inputs.weights, inputs.weights, batch.positions, batch, LAYER_ID)
             return made
 

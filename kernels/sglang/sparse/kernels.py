@@ -218,22 +218,30 @@ def _stored(key: torch.Tensor, index_k_with_scale: torch.Tensor, out_cache_loc: 
     launch(STORE, key=key, cache=index_k_with_scale, indices=out_cache_loc)
 
 
-def compiled_modules() -> Mapping[str, tuple[str, SimpleNamespace]]:
-    """Return, by modules of a release, the function that compiles a module for it, and its result here."""
-    return {
-        "sglang.kernels.ops.attention.dsv4.topk": (
-            "_jit_topk_v2_module",
-            SimpleNamespace(
-                topk_plan=_topk_plan,
-                topk_transform_paged=_topk_transform_paged,
-                topk_transform_ragged=_topk_transform_ragged,
-            ),
-        ),
-        "sglang.kernels.ops.kvcache.dsa_fused_store_index_cache": (
-            "_jit_dsa_fused_store_module",
-            SimpleNamespace(fused_store_index_k_cache=_stored),
-        ),
-    }
+_TOP_K_V2: Final = (
+    "_jit_topk_v2_module",
+    SimpleNamespace(
+        topk_plan=_topk_plan,
+        topk_transform_paged=_topk_transform_paged,
+        topk_transform_ragged=_topk_transform_ragged,
+        # Its name before 0.5.20.
+        topk_transform=_topk_transform_paged,
+    ),
+)
+
+_STORES: Final = ("_jit_dsa_fused_store_module", SimpleNamespace(fused_store_index_k_cache=_stored))
+
+COMPILED: Final[Mapping[str, tuple[str, SimpleNamespace]]] = {
+    # 0.5.15
+    "sglang.jit_kernel.dsv4.topk": _TOP_K_V2,
+    "sglang.jit_kernel.fused_store_index_cache": _STORES,
+    # 0.5.17
+    "sglang.kernels.ops.attention.dsv4.topk": _TOP_K_V2,
+    "sglang.kernels.ops.attention.fused_store_index_cache": _STORES,
+    # 0.5.23
+    "sglang.kernels.ops.kvcache.dsa_fused_store_index_cache": _STORES,
+}
+"""Modules of releases, with the functions that compile a module for them, and the results of these here."""
 
 
 # FlashMLA, behind the signatures of kernels/ops/attention/flash_mla_interface.py

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import structs
+from packaging.version import Version
+
 from attnfuzz.kernels.releases import deep_gemm, flash_attention
 from attnfuzz.kernels.sglang.kinds import SglangKind
 from attnfuzz.kernels.sglang.sparse.kernels import LIBRARIES, OPS
@@ -66,6 +69,14 @@ _SPARSE_PREFILL: Final = {
 """The other ones that both phases can have: prefills of packed latents attend to dequantised keys by offsets."""
 
 
+_ALWAYS: Final = Version("0")
+_CAPTURED: Final = Version("0.5.15")
+"""The first version that captures a draft model's extends (speculative/eagle_worker_v2.py:463)."""
+
+_OF_DRAFTS: Final = (SparseMode.PREFILL, SparseMode.EXTEND, SparseMode.VERIFY)
+"""The steps of a draft model: its extends by all drafted tokens are those of a verification."""
+
+
 def _kind(name: str, options: Mapping[KvFormat, Mapping[str, str]], *, drafting: bool = False) -> DsaKind:
     return DsaKind(
         name=name,
@@ -76,9 +87,10 @@ def _kind(name: str, options: Mapping[KvFormat, Mapping[str, str]], *, drafting:
         ops=lambda: (*OPS, *deep_gemm.OPS, *flash_attention.OPS),
         libraries=LIBRARIES,
         option="dsa",
-        sparse=_DSA,
+        sparse=structs.replace(_DSA, modes=_OF_DRAFTS) if drafting else _DSA,
         options=options,
         drafting=drafting,
+        captured_v2=_CAPTURED if drafting else _ALWAYS,
     )
 
 

@@ -3,7 +3,7 @@
 A file and line below sglang/srt/ is that of SGLang 0.5.23 unless another version is named.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -11,8 +11,11 @@ from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.kernels.releases.answers import ServerMock
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.kernels.sglang.sparse.pool import SparsePool, release_sparse_pool
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.case import Case, Mode
 from attnfuzz.reference.sparse.case import KvFormat, SparseCase
+
+_PAST: Final = 2
+"""Tokens that a verified request may have behind the context in that report."""
 
 
 class SparseServer(Server):
@@ -21,6 +24,19 @@ class SparseServer(Server):
     def __init__(self, loaded: Any, sparse: SparseCase, case: Case, bench: Bench) -> None:
         self.sparse = sparse
         super().__init__(loaded, case, bench)
+
+    def _context(self) -> int:
+        """Return the shortest context: that of a server whose last verification runs past its end.
+
+        It is launched before the accepted tokens of the one before are known (SGLang issue 30570).
+        """
+        past = self.draft_tokens + min(self.draft_tokens - 1, _PAST) if self.draft_tokens else 0
+        lengths = [
+            request.kv_len - (past if step.mode is Mode.TARGET_VERIFY else 0)
+            for step in self.case.steps
+            for request in step.requests
+        ]
+        return max(1 + self.draft_tokens, *lengths)
 
     def _make_pool(self) -> SparsePool:
         return SparsePool(self.sparse, self.bench)
