@@ -27,7 +27,7 @@ pytestmark = pytest.mark.sglang
 BUGS = {
     bug.name: bug for bug in load_bugs() if bug.release.startswith("sglang") and isinstance(bug.case_in_release, Case)
 }
-"""Those of attention. test_states.py has those of recurrent state."""
+"""Those of attention. test_states.py has those of recurrent state, test_sparse.py those of sparse attention."""
 
 EXAMPLES = 600
 """What is drawn at most until a report is met."""

@@ -1,15 +1,14 @@
 """Releases of vLLM are downloaded once, into the cache that campaigns use too."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from planted_tree import planted_tree
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.kernels.releases.project import Project
-from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.vllm.engine import ENGINE
 from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.reference.case import Case
@@ -52,10 +51,6 @@ def plant(tmp_path: Path) -> Plant:
     """Plants a mistake in a copy of a release."""
 
     def planted(version: str, place: Path, right: str, wrong: str, project: Project = VLLM) -> str:
-        tree = Path(shutil.copytree(release_of(project, f"vllm=={version}").root, tmp_path / "vllm"))
-        text = (tree / place).read_text()
-        assert text.count(right) == 1
-        (tree / place).write_text(text.replace(right, wrong))
-        return f"vllm@{tree}"
+        return planted_tree(project, version, tmp_path, (place, right, wrong))
 
     return planted

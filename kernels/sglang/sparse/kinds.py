@@ -20,11 +20,12 @@ from attnfuzz.reference.sparse.case import CHAIN, KvFormat, ListOrder, SparseMod
 class DsaKind(SglangKind):
     """A kind of server: `sparse` are its cases, `options` its start arguments for each format of the KV cache.
 
-    With `drafting`, it runs the draft model.
+    `environment` are its variables. With `drafting`, it runs the draft model.
     """
 
     sparse: SparseCapability = field(default_factory=SparseCapability)
     options: Mapping[KvFormat, Mapping[str, str]] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
     drafting: bool = False
 
 
@@ -77,7 +78,20 @@ _OF_DRAFTS: Final = (SparseMode.PREFILL, SparseMode.EXTEND, SparseMode.VERIFY)
 """The steps of a draft model: its extends by all drafted tokens are those of a verification."""
 
 
-def _kind(name: str, options: Mapping[KvFormat, Mapping[str, str]], *, drafting: bool = False) -> DsaKind:
+_SPARSE: Final = {"SGLANG_DSA_PREFILL_DENSE_ATTN_KV_LEN_THRESHOLD": "0"}
+"""By default, prefills of up to 2,048 keys attend to all of them (environ.py:1983)."""
+
+_UNFUSED: Final = {"SGLANG_DSA_FUSE_TOPK": "0"}
+"""Lists have positions, of which the attention makes slots (environ.py:1978)."""
+
+
+def _kind(
+    name: str,
+    options: Mapping[KvFormat, Mapping[str, str]],
+    environment: Mapping[str, str] = _SPARSE,
+    *,
+    drafting: bool = False,
+) -> DsaKind:
     return DsaKind(
         name=name,
         module="dsa_backend",
@@ -89,6 +103,7 @@ def _kind(name: str, options: Mapping[KvFormat, Mapping[str, str]], *, drafting:
         option="dsa",
         sparse=structs.replace(_DSA, modes=_OF_DRAFTS) if drafting else _DSA,
         options=options,
+        environment=environment,
         drafting=drafting,
         captured_v2=_CAPTURED if drafting else _ALWAYS,
     )
@@ -99,6 +114,7 @@ SPARSE_KINDS: Final = {
     for kind in (
         _kind("dsa", _HOPPER),
         _kind("dsa_ragged", _SPARSE_PREFILL),
+        _kind("dsa_unfused", _HOPPER, _SPARSE | _UNFUSED),
         _kind("dsa_draft", _HOPPER, drafting=True),
     )
 }

@@ -34,9 +34,6 @@ from attnfuzz.reference.sparse.case import KvFormat, SparseCase
 from attnfuzz.reference.sparse.indexer import Scoring
 from attnfuzz.reference.sparse.lists import Selection
 
-ENVIRONMENT: Final = {"SGLANG_DSA_PREFILL_DENSE_ATTN_KV_LEN_THRESHOLD": "0"}
-"""A server's environment: by default, prefills of up to 2,048 keys attend to all of them (0.5.23: environ.py:1983)."""
-
 _ALPHA: Final = 2.0**-40
 """The probability that a right kernel leaves the bounds of a step's scores."""
 
@@ -80,8 +77,7 @@ class _OnServer(SglangSession):
 
     def __init__(self, loaded: Loaded, kernels: KernelsBelow, sparse: SparseCase, drafts: int, bench: Bench) -> None:
         self._sparse = sparse
-        assert isinstance(loaded.kind, DsaKind)
-        super().__init__(loaded, kernels, served(sparse, drafts, drafting=loaded.kind.drafting), bench)
+        super().__init__(loaded, kernels, served(sparse, drafts, drafting=_kind_of(loaded).drafting), bench)
         with self._running():
             self._indexer = make_indexer(loaded, sparse)
         self._captured: set[int] = set()
@@ -107,7 +103,7 @@ class _OnServer(SglangSession):
             super()._running() as lower,
             mock.patch.object(torch.Tensor, "is_cuda", True, create=True),
             mock.patch.object(torch.cuda, "get_device_capability", return_value=(9, 0)),
-            mock.patch.dict(os.environ, ENVIRONMENT),
+            mock.patch.dict(os.environ, _kind_of(self._loaded).environment),
         ):
             yield lower
 
@@ -244,12 +240,19 @@ class _OnServer(SglangSession):
         return latents.to(torch.bfloat16) if self._names.ragged else latents
 
 
+def _kind_of(loaded: Loaded) -> DsaKind:
+    assert isinstance(loaded.kind, DsaKind)
+    return loaded.kind
+
+
 class Naming:
     """The names of keys in the lists of a forward: slots, offsets among the keys of the batch, or positions."""
 
     def __init__(self, backend: Any, batch: Any) -> None:
         method = backend.get_topk_transform_method(batch.forward_mode)
-        self._fused = bool(getattr(backend, "use_fused_topk", True))
+        # Before, the environment alone decided it (0.5.14: layers/attention/dsa/dsa_topk_backend.py).
+        by_default = os.environ.get("SGLANG_DSA_FUSE_TOPK") != "0"
+        self._fused = bool(getattr(backend, "use_fused_topk", by_default))
         self.ragged = method.name == "RAGGED"
 
     def of(self, inputs: OpInputs, page_size: int) -> tuple[torch.Tensor, ...] | None:
