@@ -52,7 +52,9 @@ def failures(backend: str, runner: Runner, examples: int) -> list[Observation]:
 
 
 REPORTS = [
-    bug for bug in load_bugs() if bug.release.startswith("sglang") and isinstance(bug.case_in_release, SparseCase)
+    bug
+    for bug in load_bugs()
+    if bug.project == "sglang" and bug.release and isinstance(bug.case_in_release, SparseCase)
 ]
 
 
@@ -73,7 +75,9 @@ def test_a_report_fails_in_the_release_that_had_it_and_passes_in_the_one_that_fi
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda bug: bug.name)
 def test_the_general_strategies_meet_a_report_in_its_release(report: Bug, runner: Runner) -> None:
-    assert {failure.kind for failure in failures(report.release, runner, 100)} <= set(report.kinds)
+    found = failures(report.release, runner, 100)
+    assert found
+    assert {failure.kind for failure in found} <= set(report.kinds)
 
 
 @pytest.mark.parametrize("kind", SPARSE_KINDS)
@@ -84,6 +88,6 @@ def test_sparse_attention_of_a_release_is_right(version: str, kind: str, runner:
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_sparse_attention_is_found(mistake: str, tmp_path: Path, runner: Runner) -> None:
-    kind, *change = MISTAKES[mistake]
-    tree = planted_tree(SGLANG, "0.5.23", tmp_path, (change[0], change[1], change[2]))
+    kind, place, right, wrong = MISTAKES[mistake]
+    tree = planted_tree(SGLANG, "0.5.23", tmp_path, (place, right, wrong))
     assert failures(f"{tree}:{kind}", runner, 150)

@@ -1,5 +1,7 @@
 """SGLang's sparse attention without a release: the servers of a case, and stand-ins for compiled kernels."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -24,8 +26,8 @@ def test_a_kind_of_sparse_attention_is_a_backend_of_a_release(kind: str) -> None
 
 
 def test_extends_of_a_draft_model_are_captured_since_0_5_15() -> None:
-    before, since = (ENGINE.resolve(f"sglang=={version}:dsa_draft").capability for version in ("0.5.14", "0.5.15"))
-    assert (before.replays, since.replays) == (False, True)
+    backends: list[Any] = [ENGINE.resolve(f"sglang=={version}:dsa_draft") for version in ("0.5.14", "0.5.15")]
+    assert [each.capability.replays for each in backends] == [False, True]
 
 
 def test_each_number_of_drafts_has_a_server_and_prefills_run_on_that_with_the_most() -> None:
