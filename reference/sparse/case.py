@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Final
+from zlib import crc32
 
 import msgspec
 
@@ -197,6 +198,14 @@ class SparseCase(
     def modes(self) -> tuple[str, ...]:
         """The mode of each step."""
         return tuple(step.mode for step in self.steps)
+
+    @property
+    def variant(self) -> int:
+        """A number by which options of a server are chosen.
+
+        It does not follow from the seed: failures are confirmed with other seeds, on a server with the same options.
+        """
+        return crc32(f"{self.slack} {self.backwards} {self.guard} {self.scores} {self.values}".encode())
 
     def has(self, *ops: SparseOp) -> bool:
         """Return whether the case runs all of these ops."""

@@ -183,7 +183,7 @@ def make_indexer(loaded: Any, case: SparseCase) -> Any:
 
         def _get_mqa_logits_budget_bytes(self, _: object) -> int:
             """Return the bytes that scores may have."""
-            return _BUDGETS[case.seed // 3 % len(_BUDGETS)]
+            return _BUDGETS[case.variant // 3 % len(_BUDGETS)]
 
         def lists(self, batch: Any, inputs: SparseInputs) -> torch.Tensor:
             """Run a forward, and return its lists."""

@@ -66,7 +66,7 @@ def served(case: SparseCase, drafts: int, *, drafting: bool) -> Case:
         ),
         steps=(*steps, *captures),
         pages=Pages(
-            order=PageOrder.REVERSED if case.backwards else PageOrder.SHUFFLED, tail=_TAILS[case.seed % len(_TAILS)]
+            order=PageOrder.REVERSED if case.backwards else PageOrder.SHUFFLED, tail=_TAILS[case.variant % len(_TAILS)]
         ),
         max_len_slack=case.slack,
         outputs=case.outputs,

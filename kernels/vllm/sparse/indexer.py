@@ -39,7 +39,7 @@ class Indexer(Planner):
         # Pages of 64 keys with 4 bytes of scale each (model_executor/models/deepseek_v2.py, DeepseekV32IndexerCache).
         self._cache = cache.unflatten(1, (case.geometry.page_size, -1))
         # A server chooses it for its longest requests (indexer.py, get_max_prefill_buffer_size).
-        self._workspace = self._longest * (1 + case.seed % 3)
+        self._workspace = self._longest * (1 + case.variant % 3)
         self._builder.max_prefill_buffer_size = self._workspace
 
     def _spec(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class Indexer(Planner):
     def _running(self) -> Iterator[None]:
         limits = ServerMock(
             "envs",
-            VLLM_SPARSE_INDEXER_MAX_LOGITS_MB=_Bytes(4 * _LOGITS[self._case.seed // 3 % len(_LOGITS)]),
+            VLLM_SPARSE_INDEXER_MAX_LOGITS_MB=_Bytes(4 * _LOGITS[self._case.variant // 3 % len(_LOGITS)]),
             VLLM_DISABLE_PYNCCL=False,
             VLLM_USE_NCCL_SYMM_MEM=False,
             VLLM_BATCH_INVARIANT=False,

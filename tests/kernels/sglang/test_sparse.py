@@ -36,6 +36,11 @@ def test_each_number_of_drafts_has_a_server_and_prefills_run_on_that_with_the_mo
     assert modes == [Mode.TARGET_VERIFY, Mode.EXTEND]
 
 
+def test_options_of_a_server_are_the_same_with_another_seed() -> None:
+    assert CASE.reseeded(1).seed != CASE.seed
+    assert CASE.reseeded(1).variant == CASE.variant
+
+
 def test_a_replayed_step_is_captured_with_its_padding() -> None:
     case = served(CASE, 2, drafting=True)
     replay, capture = case.steps
