@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class AnyCase:
     """One test input for `backend`. Its types are frozen structs, whose tag in JSON is `kind`.
 
-    `guard`, `outputs` and `past` are conditions under which the harness runs it, and `late` is whether the device
-    begins late. A case with values that follow from a `seed` can be reseeded.
+    `guard`, `outputs`, `dirty` and `past` are conditions under which the harness runs it, and `late` is whether the
+    device begins late. A case with values that follow from a `seed` can be reseeded.
     """
 
     __slots__ = ()
@@ -38,6 +38,11 @@ class AnyCase:
     def late(self) -> bool:
         """Whether the device begins each step after the host has queued all of it."""
         return False
+
+    @property
+    def dirty(self) -> bool:
+        """Whether the shared memory of a GPU holds NaN before each launch."""
+        return True
 
     @property
     def searchable(self) -> bool:

@@ -364,7 +364,10 @@ class Views(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Workspace(StrEnum):
-    """State of the workspace. DIRTY is garbage wherever the contract does not ask for zeros at first use."""
+    """State of the workspace. DIRTY is garbage wherever the contract does not ask for zeros at first use.
+
+    On a GPU, there is NaN in shared memory, too.
+    """
 
     FRESH = "fresh"
     REUSED = "reused"
@@ -468,6 +471,11 @@ class Case(
     def late(self) -> bool:
         """Whether its pace is late."""
         return self.pace is Pace.LATE
+
+    @property
+    def dirty(self) -> bool:
+        """Whether its workspace is dirty."""
+        return self.workspace is Workspace.DIRTY
 
     def validate(self) -> None:
         """Raise ImpossibleCase for the first rule that the case breaks."""

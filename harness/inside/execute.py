@@ -119,6 +119,8 @@ class Execution:
         tracer = None if trace is None else FileTracer(trace, memory, case.outputs)
         self._launcher = place.launcher(memory, write, tracer or digest)
         self._launcher.launched = None if look is None else []
+        if case.dirty:
+            self._launcher.soil = place.soil
         self._bench = Bench(memory, self._launcher, place.device)
         self._account = Account()
         self._forwards = Forwards(place, memory, self._launcher, self._account, write, tracer, self._terms)

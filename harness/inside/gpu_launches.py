@@ -61,6 +61,7 @@ class CudaGraph(RecordedGraph):
                 try:
                     for launched in self._launches:
                         self._launcher.announce([launched])
+                        self._launcher.soil()
                         launched.call(self._launcher.aliases)
                         self._launcher.notice_failed_launch([launched])
                 except Exception as error:  # noqa: BLE001 - the capture has to end whatever a kernel raises

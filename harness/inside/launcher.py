@@ -177,9 +177,9 @@ class JournalingLauncher:
     preconditions, `way` how a server reaches the launches, if the backend says so, and `launched` its launches, None if
     they are not kept. `kernel_seconds` is the time spent in kernels, which get the tensors of `aliases`. Arguments stay
     alive until their launch is awaited, unless a `gate` keeps the device behind: a server that runs ahead drops tensors
-    it no longer needs. `run` is journaled as `LaunchRecord.run`. A `tracer` gets every launch, `stopwatch` awaits
-    launches, and `new_graph` creates the graph of a capture. `failed_launch` returns and clears the runtime's error of
-    a failed launch, "" if none.
+    it no longer needs. `soil` is called before each kernel. `run` is journaled as `LaunchRecord.run`. A `tracer` gets
+    every launch, `stopwatch` awaits launches, and `new_graph` creates the graph of a capture. `failed_launch` returns
+    and clears the runtime's error of a failed launch, "" if none.
     """
 
     def __init__(
@@ -205,6 +205,7 @@ class JournalingLauncher:
         self._unseen: list[_Unseen] = []
         self._kept: list[Launched] = []
         self.gate: Gate | None = None
+        self.soil: Callable[[], None] = lambda: None
         self.aliases = Aliases()
         self._sealed = 0
         self._replays = False
@@ -246,6 +247,7 @@ class JournalingLauncher:
         if self._capturing is not None:
             self._capturing.record(launched)
             self.announce([launched])
+            self.soil()
             return launched.call(self.aliases)
         if self._recording is not None:
             self._recording.record(launched)
@@ -334,6 +336,7 @@ class JournalingLauncher:
             # Making an object may wait for the device.
             self.gate.close()
         made, failed = None, False
+        self.soil()
         try:
             self._stopwatch.start()
             result = made = work()

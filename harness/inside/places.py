@@ -29,7 +29,7 @@ class Place:
 
     `memory` creates the guarded memory of a case, `plain` memory without guards, and `launcher` its launcher.
     `too_large` are the errors of a case that does not fit into memory, which is not a failure. `late` keeps the device
-    behind the host for a block.
+    behind the host for a block, and `soil` fills the memory that each kernel gets from the last one.
     """
 
     device: torch.device
@@ -38,6 +38,7 @@ class Place:
     launcher: Callable[[PlacedMemory, Callable[[bytes], None], Tracer | None], JournalingLauncher]
     too_large: tuple[type[Exception], ...]
     late: Callable[[], AbstractContextManager[Gate | None]] = nullcontext
+    soil: Callable[[], None] = lambda: None
 
 
 @cache
@@ -87,6 +88,7 @@ def _gpu() -> Place:
         # Other processes may take any part of a GPU's memory.
         too_large=(OutOfMemory, torch.OutOfMemoryError),
         late=partial(late, StreamGate()),
+        soil=guards.fill_shared_memory,
     )
 
 

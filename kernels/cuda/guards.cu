@@ -1,4 +1,4 @@
-// Filling, copying and comparing runs of the memory around tensors: one launch for many runs.
+// Filling, copying and comparing runs of the memory around tensors: one launch for many runs. Filling shared memory.
 //
 // Runs are arguments of the launch itself: nothing has to be copied to the device first, and a launch can be captured.
 // Errors are exceptions; nothing synchronises.
@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <string>
 
 namespace attnfuzz {
@@ -171,6 +172,39 @@ void compare(tvm::ffi::Bytes packed, bool restore, tvm::ffi::TensorView results,
   });
 }
 
+// Fills the dynamic shared memory of a block with ones: NaN in each format of floats, and -1.
+__global__ void __launch_bounds__(kThreads) fill_shared(uint32_t vectors) {
+  extern __shared__ uint4 shared[];
+  const auto start = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  for (uint32_t i = threadIdx.x; i < vectors; i += kThreads) {
+    // Not removed, although nothing reads what is written.
+    asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(start + i * 16), "r"(~0U) : "memory");
+  }
+}
+
+// Fills the shared memory of all processors. A block takes all that a block may have, so that each gets one.
+void fill_shared_memory(int64_t device, int64_t stream) {
+  struct Size {
+    int processors = 0;
+    int bytes = 0;
+  };
+  thread_local std::map<int64_t, Size> sizes;
+  const auto [found, added] = sizes.try_emplace(device);
+  Size& size = found->second;
+  static_cast<void>(cudaGetLastError());
+  if (added) {
+    const int number = static_cast<int>(device);
+    check(cudaDeviceGetAttribute(&size.processors, cudaDevAttrMultiProcessorCount, number), "asking for processors");
+    check(cudaDeviceGetAttribute(&size.bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, number),
+          "asking for shared memory");
+    check(cudaFuncSetAttribute(fill_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, size.bytes),
+          "taking shared memory");
+  }
+  fill_shared<<<size.processors, kThreads, size.bytes, reinterpret_cast<cudaStream_t>(stream)>>>(
+      static_cast<uint32_t>(size.bytes / kVector));
+  check(cudaGetLastError(), "filling shared memory");
+}
+
 // Waits until `opened` has reached `ticket`, for at most `patience` nanoseconds, and delays the work queued behind it.
 __global__ void hold_until(const volatile int* opened, int ticket, unsigned long long patience) {
   unsigned long long start, now;
@@ -200,6 +234,7 @@ tvm::ffi::String failed_launch() {
 }  // namespace
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(failed_launch, failed_launch)
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(fill_shared_memory, fill_shared_memory)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(hold, hold)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(write, write)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(compare, compare)

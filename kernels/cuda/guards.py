@@ -81,6 +81,16 @@ def hold(opened: int, ticket: int, patience: float) -> None:
     kernels().hold(opened, ticket, int(patience * 1e9), stream())
 
 
+def fill_shared_memory() -> None:
+    """Fill the shared memory of all processors with NaN, on the current stream. Does not wait for it.
+
+    A kernel finds there what an earlier one left. A tile that is loaded in part has to be cleared before, because NaN
+    times a weight of 0 is NaN.
+    """
+    device = torch.cuda.current_device()
+    kernels().fill_shared_memory(device, _handle(device))
+
+
 def failed_launch() -> str:
     """Return and clear the error of the last failed launch; "" if there is none.
 
