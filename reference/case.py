@@ -225,7 +225,9 @@ class OtherGroup(StrEnum):
 
 
 class Pages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Layout of the KV pool. Page 0 is the servers' dummy page: finite, and owned by no sequence.
+    """Layout of the KV pool. Page 0 is the servers' dummy page, which no sequence owns.
+
+    It is finite, unless a kernel gets lists of page ids that don't name it.
 
     `spare` pages of the pool have no owner. `table_slack` columns are added to the page table's width. `hole` pages
     after the dummy page have addresses but no memory, which makes the offsets to all others large. `behind` is the

@@ -15,7 +15,18 @@ from attnfuzz.kernels.interface.transfers import to_device
 from attnfuzz.kernels.planning.page_ids import DUMMY_PAGE, PageIds
 from attnfuzz.kernels.planning.slot_tokens import SlotTokens
 from attnfuzz.reference.cache_scales import dequantised
-from attnfuzz.reference.case import BlockScales, Case, Granularity, KvView, OtherGroup, PageOrder, Request, Step, Unused
+from attnfuzz.reference.case import (
+    BlockScales,
+    Case,
+    Granularity,
+    KvView,
+    OtherGroup,
+    PageOrder,
+    Request,
+    Step,
+    Tombstone,
+    Unused,
+)
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.nvfp4 import INTERLEAVED, in_rows
@@ -293,7 +304,7 @@ class PagedKv:
         last key, these fill all pages of a slot.
         """
         spans, page = TokenSpans(), self.page_size
-        self._add_dummy(spans)
+        self._add_dummy(step, spans)
         for request in step.requests:
             left = self.left(request)
             first = self.tokens.spans[request.slot].start + left * page
@@ -321,8 +332,8 @@ class PagedKv:
             self.other.write(step, rejected_drafts=rejected_drafts)
         self.after_write(step)
 
-    def _add_dummy(self, spans: TokenSpans) -> None:
-        """Add the numbers of the dummy page."""
+    def _add_dummy(self, step: Step, spans: TokenSpans) -> None:
+        """Add the numbers of the dummy page in a step."""
         spans.add([DUMMY_PAGE], self.tokens.extra.start, self.page_size, self.page_size)
 
     def _composed(self) -> _Composed | None:
@@ -453,7 +464,7 @@ class OtherGroupKv(PagedKv):
         del bench, dtype
         return self._storage[name].view(shape)
 
-    def _add_dummy(self, spans: TokenSpans) -> None:
+    def _add_dummy(self, step: Step, spans: TokenSpans) -> None:
         """Leave the dummy page to the owner of the pool."""
 
     def _composed(self) -> None:
@@ -472,3 +483,16 @@ class FiniteTails(PagedKv):
     """A pool whose pages hold numbers past a request's end, like a server's pages after earlier requests."""
 
     finite_tails = True
+
+
+class ListedKv(PagedKv):
+    """A pool for kernels that get lists of page ids, without entries past a request's pages.
+
+    Only padded rows, and pages that have left a window, have the dummy page in their lists. In other steps it is a free
+    page, so that a kernel shows that reads the first page where it has no id.
+    """
+
+    def _add_dummy(self, step: Step, spans: TokenSpans) -> None:
+        pages = self.case.pages
+        if step.padded or pages.tombstone is Tombstone.NULL or pages.free is Unused.NUMBERS:
+            super()._add_dummy(step, spans)

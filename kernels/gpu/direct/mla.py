@@ -25,7 +25,7 @@ from attnfuzz.kernels.interface.library_call import Action, Gathered, LibraryCal
 from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
 from attnfuzz.kernels.planning.lengths import place_int32, running_sum
 from attnfuzz.kernels.planning.page_ids import DUMMY_PAGE
-from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.paged_kv import ListedKv, PagedKv
 from attnfuzz.kernels.planning.paged_session import PLANNED_AFTER_PADDING, Captured, GraphedSession, capture
 from attnfuzz.kernels.planning.plan import Row
 from attnfuzz.kernels.planning.queries import cached_scales, packed_rows, place_queries
@@ -258,7 +258,7 @@ class MlaWrapperSession(GraphedSession):
         latent = case.geometry.latent
         assert latent is not None
         self._case, self._bench, self._backend = case, bench, backend
-        self._kv = PagedKv(case, bench)
+        self._kv = ListedKv(case, bench)
         # The softmax scale is that of the per-head keys that the latents represent.
         self._scales = cached_scales(case)
         self._kept: MlaWrapper | None = None

@@ -30,7 +30,7 @@ from attnfuzz.kernels.gpu.wrappers.other_layers import layer_of
 from attnfuzz.kernels.gpu.wrappers.paged import PageLists, last_page_len, pages_of
 from attnfuzz.kernels.gpu.wrappers.planned import LivingCall, Planned, PlannedKind
 from attnfuzz.kernels.interface.backend import Bench, Output, Unsupported
-from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.paged_kv import ListedKv, PagedKv
 from attnfuzz.kernels.planning.paged_session import PLANNED_AFTER_PADDING, Captured, GraphedSession, capture
 from attnfuzz.kernels.planning.plan import PageTable, Row
 from attnfuzz.kernels.planning.queries import draw_queries, packed_rows, place_queries, softmax_scale
@@ -129,7 +129,7 @@ class LevelsSession(GraphedSession):
 
     def __init__(self, case: Case, bench: Bench, *, buckets: Sequence[Bucket] = ()) -> None:
         self._case, self._bench = case, bench
-        self._kv = PagedKv(case, bench)
+        self._kv = ListedKv(case, bench)
         self._table = PageTable(case, self._kv)
         self._scale = softmax_scale(case)
         self._buckets = buckets
@@ -280,7 +280,7 @@ class PrefixSession:
 
     def __init__(self, kind: PrefixKind, case: Case, bench: Bench, *, buckets: Sequence[Bucket] = ()) -> None:
         self._kind, self._case, self._bench, self._buckets = kind, case, bench, buckets
-        self._kv = PagedKv(case, bench)
+        self._kv = ListedKv(case, bench)
         self._table = PageTable(case, self._kv)
         self._scale = softmax_scale(case)
         if not kind.scaled:

@@ -30,7 +30,7 @@ from attnfuzz.kernels.gpu.wrappers.other_layers import layer_of
 from attnfuzz.kernels.interface.backend import Bench, Op
 from attnfuzz.kernels.interface.library_call import Action, LibraryCall
 from attnfuzz.kernels.interface.transfers import write
-from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.paged_kv import ListedKv
 from attnfuzz.kernels.planning.paged_session import Captured
 from attnfuzz.kernels.planning.queries import cached_scales, softmax_scale
 from attnfuzz.kernels.planning.results import Results
@@ -122,7 +122,7 @@ class HolisticSession(MlaWrapperSession):
 
     def __init__(self, case: Case, bench: Bench, *, buckets: Sequence[Bucket] = ()) -> None:
         self._case, self._bench, self._backend, self._buckets = case, bench, "", buckets
-        self._kv = PagedKv(case, bench)
+        self._kv = ListedKv(case, bench)
         self._scales = cached_scales(case)
         self._kept = None
         self._captured: dict[tuple[Mode, int], Captured[Any]] = {}

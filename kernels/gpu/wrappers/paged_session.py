@@ -15,6 +15,7 @@ from attnfuzz.kernels.gpu.wrappers.masks import is_custom, mask_arguments, mask_
 from attnfuzz.kernels.gpu.wrappers.options import in_base_2, run_options
 from attnfuzz.kernels.gpu.wrappers.paged import PagedForm, PagedWrapper, PageLists
 from attnfuzz.kernels.interface.backend import Bench, Output
+from attnfuzz.kernels.planning.paged_kv import ListedKv
 from attnfuzz.kernels.planning.paged_session import Captured, PagedSession, capture
 from attnfuzz.kernels.planning.plan import Row
 from attnfuzz.kernels.planning.queries import place_queries, softmax_scale
@@ -39,6 +40,7 @@ class PagedWrapperSession(PagedSession):
     ones: leftovers of both must not matter. Lives plan for layers of `buckets`.
     """
 
+    kv_type = ListedKv
     wrapper_type: type[PagedWrapper] = PagedWrapper
 
     def __init__(self, form: PagedForm, case: Case, bench: Bench, *, buckets: Sequence[Bucket] = ()) -> None:

@@ -32,7 +32,7 @@ from attnfuzz.kernels.gpu.wrappers.planned import LivingCall, Planned, PlannedKi
 from attnfuzz.kernels.gpu.wrappers.ragged import place_tokens
 from attnfuzz.kernels.interface.backend import Bench, Output, Unsupported
 from attnfuzz.kernels.planning.gather import PUT_ROWS
-from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.paged_kv import ListedKv, PagedKv
 from attnfuzz.kernels.planning.plan import PageTable, Row
 from attnfuzz.kernels.planning.queries import draw_queries, packed_rows, query_strides, softmax_scale
 from attnfuzz.kernels.planning.results import Results, place_out
@@ -136,7 +136,7 @@ class PodSession:
 
     def __init__(self, case: Case, bench: Bench, *, buckets: Sequence[Bucket] = ()) -> None:
         self._case, self._bench, self._buckets = case, bench, buckets
-        self._kv = PagedKv(case, bench)
+        self._kv = ListedKv(case, bench)
         self._table = PageTable(case, self._kv)
         self._scale = softmax_scale(case)
         self._layer = {**layer_of(case.geometry, "head_dim", "page_size", "window_left"), "sm_scale": self._scale}

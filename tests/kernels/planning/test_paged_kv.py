@@ -10,7 +10,7 @@ from small_cases import HEADS, LATENTS, step
 
 from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.kernels.planning.page_ids import DUMMY_PAGE, assign_pages
-from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.paged_kv import ListedKv, PagedKv
 from attnfuzz.reference.case import (
     Case,
     Granularity,
@@ -191,6 +191,16 @@ def test_slots_behind_the_last_key_and_free_pages_hold_numbers_where_the_case_as
                 owned = {page for slot in used for page in kv.pages[slot]}
                 expected |= set(product(set(range(4, kv.total_pages)) - owned, range(4)))
             assert {(page, slot) for page, slot in finite_slots(kv, case) if not 1 <= page <= 3} == expected
+
+
+def test_the_dummy_page_is_a_free_page_where_no_list_names_it(bench_of: BenchOf) -> None:
+    padded = step(Mode.DECODE, (1, 9), rows=2)
+    case = case_of(decode(9), padded)
+    kv = ListedKv(case, bench_of(case))
+    own = places(kv.pages[0], range(9))
+    for each, dummy in zip(case.steps, (set(), DUMMY), strict=True):
+        kv.write(each)
+        assert finite_slots(kv, case) == own | dummy
 
 
 def test_rejected_drafts_are_finite_up_to_the_end_of_the_last_page(bench_of: BenchOf) -> None:
