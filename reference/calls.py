@@ -206,6 +206,7 @@ class CallCase(
     mode: str = ""
     guard: Guard = Guard.RIGHT
     outputs: Outputs = Outputs.POISONED
+    dirty: bool = False
     notes: tuple[str, ...] = ()
 
     @property

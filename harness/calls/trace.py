@@ -424,6 +424,7 @@ def assemble(path: Path, case: AnyCase, step: int | None = None, *, holes: bool 
         mode=last[-1].mode,
         guard=case.guard,
         outputs=case.outputs,
+        dirty=case.dirty,
     )
     hollow = next((buffer.name for buffer in calls.buffers if buffer.hole is not None), None)
     if hollow is not None and not holes:

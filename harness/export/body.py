@@ -130,12 +130,14 @@ def _runs(content: torch.Tensor, dtype: DType) -> tuple[torch.Tensor, torch.Tens
 class Dialect:
     """A target's way to call: `names` maps ops to functions, `adapt` changes an argument's text by its name.
 
-    `after` is a line to run after each call, "" for none. Ops in `libraries` are called as these say.
+    `before` and `after` are lines to run before and after each call, "" for none. Ops in `libraries` are called as
+    these say.
     """
 
     names: dict[str, str]
     libraries: Mapping[str, LibraryCall] = field(default_factory=dict)
     adapt: Callable[[str, str], str] = lambda _, text: text
+    before: str = ""
     after: str = ""
 
 
@@ -206,9 +208,11 @@ class _Writer:
         return lines
 
     def _call(self, call: Call) -> list[str]:
-        after = [f"    {self._dialect.after}"] if self._dialect.after and (not call.graph or call.op == REPLAY) else []
+        runs = not call.graph or call.op == REPLAY
+        around = self._dialect.before, self._dialect.after
+        before, after = ([f"    {line}"] if line and runs else [] for line in around)
         if self._library.has(call):
-            return [*self._library.lines(call), *after]
+            return [*([] if call.makes else before), *self._library.lines(call), *after]
         arguments = []
         for name, value in call.arguments.items():
             if name in call.returned:
@@ -218,7 +222,7 @@ class _Writer:
             arguments.append(f"{name}={text}" if is_parameter(name) else f"**{{{name!r}: {text}}}")
         result = "result = " if call.returned else ""
         lines = [f"    {result}{self._dialect.names[call.op]}(", *packed_lines(arguments, " " * 8), "    )"]
-        return [*lines, *self._copies(call), *after]
+        return [*before, *lines, *self._copies(call), *after]
 
     def _copies(self, call: Call) -> Iterator[str]:
         """Yield copies of the outputs that a call returns, alone or as a pair."""

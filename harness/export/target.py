@@ -263,9 +263,16 @@ def flashinfer_parts(
     workspace_bytes = -(-max(WORKSPACE_BYTES, *sizes, 0) >> 20) << 20
     names = {call.op: adapted.get(call.op, call.op) for call in calls.calls}
     library = bool(imported) or "flashinfer" in adapters.source
+    dirty = calls.dirty and backend.capability.device is Device.CUDA
     eight_bits = any(buffer.dtype is DType.FLOAT8_E4M3 for buffer in calls.buffers)
     return calls, Parts(
-        dialect=Dialect(names, classes, partial(_adapt, workspace_bytes), after="torch.cuda.synchronize()"),
+        dialect=Dialect(
+            names,
+            classes,
+            partial(_adapt, workspace_bytes),
+            before="leave_nan_in_shared_memory()" if dirty else "",
+            after="torch.cuda.synchronize()",
+        ),
         device="cuda",
         packages=(
             *(("import flashinfer",) if library else ()),
@@ -296,6 +303,7 @@ def flashinfer_parts(
             "hangs": seen is not None and seen.kind is Kind.HANG,
             "dies": seen is not None and seen.kind is Kind.WORKER_DIED,
             "raises": raises(seen),
+            "dirty": dirty,
             "timeout": math.ceil(TIMEOUT_SECONDS * backend.capability.patience) + _COMPILATION_SECONDS,
         },
     )

@@ -28,8 +28,8 @@ _FLOATS = (Role.QUERY, Role.KEY, Role.VALUE, Role.CACHE, Role.SINKS)
 
 
 def use_defaults(case: CallCase) -> Iterator[CallCase]:
-    """Yield the default guard and filling of outputs. Notes are kept, because they state the calls' origin."""
-    plain: dict[str, Any] = {"guard": Guard.RIGHT, "outputs": Outputs.POISONED}
+    """Yield the default guard and fillings of memory. Notes are kept, because they state the calls' origin."""
+    plain: dict[str, Any] = {"guard": Guard.RIGHT, "outputs": Outputs.POISONED, "dirty": False}
     yield replace(case, **plain)
     for name, value in plain.items():
         yield replace(case, **{name: value})

@@ -22,7 +22,7 @@ from attnfuzz.harness.export.target import Target
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.kernels.gpu.wrappers import wrapper
 from attnfuzz.reference.arguments import EarlierUse
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.case import Case, Workspace
 
 # FlashInfer, and the question which GPU is there, start processes.
 pytestmark = pytest.mark.slow
@@ -159,3 +159,19 @@ def test_a_script_shows_state_left_over_from_an_earlier_plan(
     assert run_script(text) == 1
     monkeypatch.setattr(fake_wrappers._Wrapper, "plan", right)
     assert run_script(text) == 0
+
+
+def test_a_script_leaves_nan_in_shared_memory_before_each_run_if_the_workspace_was_dirty(
+    tmp_path: Path, run_script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    multiplied: list[bool] = []
+    monkeypatch.setattr(torch, "matmul", lambda one, _: multiplied.append(bool(one.isnan().all())))
+    for workspace in Workspace:
+        text, seen = script_of("batch_decode", of_two_requests(WRAPPERS["batch_decode"], workspace=workspace), tmp_path)
+        assert seen is None
+        assert run_script(text.replace("(8192, 8192)", "(64, 64)")) == 0
+        dirty = workspace is Workspace.DIRTY
+        runs = text.count("    wrapper_1.run(")
+        assert text.count("    leave_nan_in_shared_memory()\n    wrapper_1.run(") == (runs if dirty else 0)
+        assert set(multiplied) == ({True} if dirty else set())
+        multiplied.clear()
