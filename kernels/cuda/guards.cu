@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kThreads) fill_shared(uint32_t vectors) {
   extern __shared__ uint4 shared[];
   const auto start = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   for (uint32_t i = threadIdx.x; i < vectors; i += kThreads) {
-    // Not removed, although nothing reads what is written.
+    // Not removed, although nothing reads it.
     asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(start + i * 16), "r"(~0U) : "memory");
   }
 }
