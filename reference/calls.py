@@ -192,8 +192,8 @@ class CallCase(
 
     `backend` provides the kernels, the contract and the noise model. Without an `answer`, `written` tensors of a KV
     cache, `expected` tensors, or `lists`, only accesses, canaries, inputs and exceptions are judged. `mode` is the mode
-    of the step that the calls came from, or "". Each of `notes` is a sentence about a part of recorded calls that could
-    not be restored or was changed on purpose.
+    of the step that the calls came from, or "". With `dirty`, the shared memory of a GPU holds NaN before each call.
+    Each of `notes` is a sentence about a part of recorded calls that could not be restored or was changed on purpose.
     """
 
     backend: str
