@@ -84,7 +84,7 @@ def hold(opened: int, ticket: int, patience: float) -> None:
 def fill_shared_memory() -> None:
     """Fill the shared memory of all processors with NaN, on the current stream. Does not wait for it.
 
-    A kernel finds there the numbers of an earlier one. A tile that is loaded in part has to be cleared before, because NaN
+    A kernel finds there the numbers of an earlier one. It has to clear a tile that it loads in part, because NaN
     times a weight of 0 is NaN.
     """
     device = torch.cuda.current_device()
