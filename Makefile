@@ -178,6 +178,8 @@ release: VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' src/attnfuz
 release:
 	@test -z "$$(git status --porcelain)" || { echo "commit or discard these changes first:"; git status --short; exit 1; }
 	@grep -qF '## [$(VERSION)] - ' CHANGELOG.md || { echo "CHANGELOG.md has no section [$(VERSION)] - DATE: add it"; exit 1; }
+	@! awk '/^## /{new = /Unreleased/; next} new && NF {found = 1} END {exit !found}' CHANGELOG.md || \
+	{ echo "CHANGELOG.md has changes under [Unreleased]: move them to [$(VERSION)], or raise __version__"; exit 1; }
 	@! git rev-parse -q --verify refs/tags/v$(VERSION) >/dev/null || { echo "v$(VERSION) is tagged: raise __version__"; exit 1; }
 	$(MAKE) test
 	$(MAKE) dist
