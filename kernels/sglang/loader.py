@@ -52,6 +52,7 @@ _AHEAD = (
 _OF_STATES: Final = (
     "sglang.srt.layers.attention.hybrid_linear_attn_backend",
     "sglang.srt.layers.attention.linear.gdn_backend",
+    "sglang.srt.layers.attention.linear.kda_backend",
     "sglang.srt.layers.radix_linear_attention",
     "sglang.srt.speculative.spec_utils",
 )

@@ -2,6 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
+from packaging.version import Version
 
 from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.sandbox.check import Runner
@@ -30,12 +31,20 @@ LIFE = (
 """Prompts, a chunk, drafts of both requests, and of one after two accepted tokens in a graph."""
 
 
-@pytest.mark.parametrize("version", ["0.5.14", "0.5.23"])
-@pytest.mark.parametrize("kind", STATE_KINDS)
+@pytest.mark.parametrize(
+    ("kind", "version"),
+    [
+        (name, version)
+        for name, kind in STATE_KINDS.items()
+        for version in ("0.5.14", "0.5.23")
+        if Version(version) >= kind.since
+    ],
+)
 def test_prompts_drafts_and_commits_are_right(kind: str, version: str, runner: Runner) -> None:
     can = STATE_KINDS[kind].capability
     convolves = can.op is StateOp.CONV
-    shape = StateShape(heads=1, value_heads=1 if convolves else 2, key_dim=1 if convolves else 8, value_dim=8)
+    heads, key_dim = (1, 1) if convolves else (2, 8)
+    shape = StateShape(heads=heads, value_heads=heads, key_dim=key_dim, value_dim=8)
     verdict = runner.verdict(
         StateCase(
             backend=f"sglang=={version}:{kind}",

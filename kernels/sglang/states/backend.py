@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from attnfuzz.kernels.interface.backend import Bench
+from attnfuzz.kernels.interface.backend import Bench, Unsupported
 from attnfuzz.kernels.libraries.interpreted import no_interpreter
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.planned_states import PlannedStates
@@ -24,5 +24,7 @@ def _open(backend: PlannedStates, case: StateCase, bench: Bench) -> Any:
     from attnfuzz.kernels.sglang.loader import load  # noqa: PLC0415
     from attnfuzz.kernels.sglang.states.session import SglangStateSession  # noqa: PLC0415
 
-    loaded = load(release_of(SGLANG, backend.named.release))
-    return SglangStateSession(backend, loaded, STATE_KINDS[backend.named.kind], case, bench)
+    kind, loaded = STATE_KINDS[backend.named.kind], load(release_of(SGLANG, backend.named.release))
+    if loaded.release.version < kind.since:
+        raise Unsupported(f"this layer of SGLang before {kind.since}")
+    return SglangStateSession(backend, loaded, kind, case, bench)

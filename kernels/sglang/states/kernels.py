@@ -155,6 +155,29 @@ class StateKernels:
         given = self._given(q, k, v, g[0], beta[0], use_qk_l2norm_in_kernel, g.gates)  # type: ignore[attr-defined]
         return self._rows(given, initial_state, initial_state_indices, cu_seqlens), None, None
 
+    def chunk_kda(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        g: torch.Tensor,
+        beta: torch.Tensor,
+        *,
+        initial_state: torch.Tensor,
+        initial_state_indices: torch.Tensor,
+        cu_seqlens: torch.Tensor,
+        A_log: torch.Tensor,
+        dt_bias: torch.Tensor,
+        use_qk_l2norm_in_kernel: bool,
+        beta_is_raw: bool,
+        **_: Any,
+    ) -> torch.Tensor:
+        """Run prefills with a decay for each channel of a key."""
+        assert beta_is_raw
+        gates = {"A_log": A_log, "dt_bias": dt_bias}
+        given = self._given(q, k, v, g, beta, use_qk_l2norm_in_kernel, gates)
+        return self._rows(given, initial_state, initial_state_indices, cu_seqlens)
+
     def fused_recurrent_gated_delta_rule_packed_decode(
         self,
         mixed_qkv: torch.Tensor,
@@ -179,6 +202,8 @@ class StateKernels:
         given = self._given(query, keys, values, a, b, use_qk_l2norm_in_kernel, gates, scale)
         starts = torch.arange(rows + 1, dtype=torch.int32, device=mixed_qkv.device)
         out.copy_(self._rows(given, initial_state, ssm_state_indices, starts).view_as(out))
+
+    fused_recurrent_kda_packed_decode = fused_recurrent_gated_delta_rule_packed_decode
 
     def fused_sigmoid_gating_delta_rule_update(
         self,
@@ -231,6 +256,11 @@ class StateKernels:
         scale: float | None = None,
     ) -> dict[str, Any]:
         """Return the arguments of a native kernel for inputs [1, tokens, heads, dim]; scale is 1/sqrt(d) by default."""
+        tokens, heads = v.shape[1:3]
+        gates = {"A_log": gates["A_log"].reshape(-1), "dt_bias": gates["dt_bias"]}
+        if self._kind.decays_by_channel:
+            a, b = a.reshape(tokens, heads, -1), b.reshape(tokens, heads)
+            gates["dt_bias"] = gates["dt_bias"].reshape(heads, -1)
         return {
             "query": q[0],
             "key": k[0],
@@ -323,6 +353,8 @@ _FUNCTIONS: Final[tuple[str, ...]] = (
     "causal_conv1d_update",
     "fused_gdn_gating",
     "chunk_gated_delta_rule",
+    "chunk_kda",
+    "fused_recurrent_kda_packed_decode",
     "fused_recurrent_gated_delta_rule_packed_decode",
     "fused_sigmoid_gating_delta_rule_update",
     "fused_recurrent_gated_delta_rule_update",

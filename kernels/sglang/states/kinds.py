@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Final
 
+from packaging.version import Version
+
 from attnfuzz.kernels.recurrent.backend import StateBackend
 from attnfuzz.kernels.recurrent.capability import StateCapability
 from attnfuzz.kernels.recurrent.native import NATIVE_STATES
@@ -16,6 +18,8 @@ HYBRID: Final = "sglang.srt.layers.attention.hybrid_linear_attn_backend"
 
 _LINEAR: Final = "sglang.srt.layers.attention.linear."
 
+_ALWAYS: Final = Version("0")
+
 CHANNELS: Final = 4
 """The channels of a convolution are multiples of it: those of queries, keys and values."""
 
@@ -25,12 +29,19 @@ class LinearKind:
     """A part of a recurrent layer.
 
     The backend is one of the classes in `classes`, in `module` if a release has it, and otherwise in `HYBRID`. The
-    layer runs the op of `kernels`, native ones; the layer's other op returns its inputs.
+    layer runs the op of `kernels`, native ones; the layer's other op returns its inputs. Releases before `since` call
+    other kernels.
     """
 
     module: str
     classes: tuple[str, ...]
     kernels: StateBackend
+    since: Version = _ALWAYS
+
+    @property
+    def decays_by_channel(self) -> bool:
+        """Whether it is Kimi Linear's, with a decay for each channel of a key."""
+        return self.kernels.capability.op is StateOp.KDA
 
     @property
     def convolves(self) -> bool:
@@ -59,6 +70,7 @@ class LinearKind:
             gaps=False,
             strided=False,
             # By the kernels of these layers (0.5.23: layers/attention/linear/kernels/gdn_triton.py:174).
+            grouped=not self.decays_by_channel,
             normed=(True,) if self.kernels.capability.op.is_delta else (False,),
             most_tokens=1024,
         )
@@ -67,5 +79,7 @@ class LinearKind:
 STATE_KINDS: Final = {
     "gdn": LinearKind(f"{_LINEAR}gdn_backend", ("GDNAttnBackend",), _NATIVE[StateOp.GATED_DELTA]),
     "gdn_conv": LinearKind(f"{_LINEAR}gdn_backend", ("GDNAttnBackend",), _NATIVE[StateOp.CONV]),
+    # Its kernel for prefills gets beta before the sigmoid from then on (layers/attention/linear/kernels/kda_triton.py).
+    "kda": LinearKind(f"{_LINEAR}kda_backend", ("KDAAttnBackend",), _NATIVE[StateOp.KDA], Version("0.5.20")),
 }
-"""The layer of Qwen3-Next and Qwen3.5; `conv` is its causal convolution."""
+"""The layers of Qwen3-Next and Qwen3.5, with its causal convolution, and of Kimi Linear."""

@@ -85,17 +85,19 @@ def _cache_params(case: StateCase, kind: LinearKind) -> Any:
     dtype, state = case.dtype.torch_dtype, case.state_dtype.torch_dtype
     temporal = (1, 1, 1) if kind.convolves else case.state_shape
     width = case.shape.width if kind.convolves else _OTHER_WIDTH
+    conv = (sum(part_dims(case, kind)), width - 1)
     return SimpleNamespace(
         shape=SimpleNamespace(
-            conv=[(sum(part_dims(case, kind)), width - 1)],
+            # Kimi Linear's convolution has its inputs with all channels one after another (configs/mamba_utils.py:350).
+            conv=[conv[::-1] if kind.decays_by_channel else conv],
             temporal=temporal,
             conv_kernel=width,
-            disable_conv_window_dedup=False,
+            disable_conv_window_dedup=kind.decays_by_channel,
             num_k_heads_per_tp=case.shape.heads,
         ),
         dtype=SimpleNamespace(conv=dtype, temporal=state),
         layers=[LAYER],
-        is_kda=False,
+        is_kda=kind.decays_by_channel,
         mamba_cache_per_req=0,
     )
 

@@ -259,7 +259,11 @@ class SglangStateSession(StateSession):
             parts: Mapping[str, torch.Tensor] = {"mixed_qkv": contents["x"], "a": gate, "b": gate}
         else:
             mixed = torch.cat([contents[name].flatten(1) for name in ("query", "key", "value")], dim=-1)
-            parts = {"mixed_qkv": mixed, "a": contents["a"], "b": contents["b"]}
+            a, b = contents["a"], contents["b"]
+            if self._kind.decays_by_channel:
+                # As Kimi Linear's layer passes them (models/kimi_linear.py).
+                a, b = a.flatten(1).unsqueeze(0), b.unsqueeze(0)
+            parts = {"mixed_qkv": mixed, "a": a, "b": b}
         return StateInputs({name: self._placed(name, each) for name, each in parts.items()})
 
     # Results
