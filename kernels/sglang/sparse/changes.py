@@ -51,6 +51,24 @@ def _as_it_is(values: torch.Tensor, *_: object) -> tuple[torch.Tensor, None]:
     return values, None
 
 
+def _device_sm() -> int:
+    major, minor = torch.cuda.get_device_capability()
+    return major * 10 + minor
+
+
+def _is_blackwell() -> bool:
+    return torch.cuda.get_device_capability()[0] == _BLACKWELL
+
+
+def _platform() -> SimpleNamespace:
+    return SimpleNamespace(is_sm100=_is_blackwell())
+
+
+_BLACKWELL: Final = 10
+"""The major part of its compute capability."""
+
+_OF_KIND: Final = "the kind of server has a GPU"
+
 _DEEP_GEMM: Final = SimpleNamespace(**LIBRARIES["deep_gemm"])
 
 _A_GPU: Final = "the code for CUDA runs"
@@ -92,8 +110,17 @@ CHANGES: Final = (
         "layers/attention/dsa_backend.py:321",
         "torch.compile would take the time of many cases",
     ),
-    _change("utils", "get_device_sm", lambda: 90, "layers/attention/dsa_backend.py:4076", "the GPU is an H200"),
-    _change("utils", "is_blackwell", lambda: False, "layers/attention/dsa_backend.py:4088", "the GPU is an H200"),
+    _change("utils", "get_device_sm", _device_sm, "layers/attention/dsa_backend.py:4076", _OF_KIND),
+    _change("utils", "is_blackwell", _is_blackwell, "layers/attention/dsa_backend.py:4088", _OF_KIND),
+    _change(_BACKEND, "get_platform", _platform, "layers/attention/dsa_backend.py:954", _OF_KIND, "0.5.20"),
+    _change(
+        _BACKEND,
+        "is_sm100_supported",
+        _is_blackwell,
+        "layers/attention/dsa_backend.py:672 (0.5.18)",
+        _OF_KIND,
+        before="0.5.20",
+    ),
     _change(
         _INDEXER,
         "mqa_logits_should_chunk",

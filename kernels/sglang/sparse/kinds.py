@@ -1,7 +1,7 @@
 """The servers with sparse attention that run here: the kernels that they are started with, and their cases."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from msgspec import structs
@@ -20,12 +20,14 @@ from attnfuzz.reference.sparse.case import CHAIN, KvFormat, ListOrder, SparseMod
 class DsaKind(SglangKind):
     """A kind of server: `sparse` are its cases, `options` its start arguments for each format of the KV cache.
 
-    `environment` are its variables. With `drafting`, it runs the draft model.
+    `environment` are its variables, `gpu` is the compute capability of its GPU. With `drafting`, it runs the draft
+    model.
     """
 
     sparse: SparseCapability = field(default_factory=SparseCapability)
     options: Mapping[KvFormat, Mapping[str, str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    gpu: tuple[int, int] = (9, 0)
     drafting: bool = False
 
 
@@ -85,6 +87,10 @@ _UNFUSED: Final = {"SGLANG_DSA_FUSE_TOPK": "0"}
 """Lists have positions, of which the attention makes slots (environ.py:1978)."""
 
 
+_BLACKWELL: Final = {KvFormat.LATENT: {"dsa_prefill_backend": "trtllm", "dsa_decode_backend": "trtllm"}}
+"""Its kernels take raw latents, in bfloat16 here (mem_cache/kv_cache_configurator.py:3438)."""
+
+
 def _kind(
     name: str,
     options: Mapping[KvFormat, Mapping[str, str]],
@@ -116,6 +122,11 @@ SPARSE_KINDS: Final = {
         _kind("dsa_ragged", _SPARSE_PREFILL),
         _kind("dsa_unfused", _HOPPER, _SPARSE | _UNFUSED),
         _kind("dsa_draft", _HOPPER, drafting=True),
+        replace(
+            _kind("dsa_trtllm", _BLACKWELL),
+            gpu=(10, 0),
+            sparse=structs.replace(_DSA, formats=(KvFormat.LATENT,)),
+        ),
     )
 }
 """The kinds by name."""

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 from unittest import mock
 
@@ -18,7 +18,7 @@ from attnfuzz.kernels.sglang.graphs import ServedGraphs
 from attnfuzz.kernels.sglang.loader import Loaded
 from attnfuzz.kernels.sglang.session import SglangSession
 from attnfuzz.kernels.sglang.sparse.indexer import SparseInputs, blank_inputs, inputs_of, latents_of, make_indexer
-from attnfuzz.kernels.sglang.sparse.kernels import ATTEND, STORE
+from attnfuzz.kernels.sglang.sparse.kernels import ATTEND, STORE, decode_lists
 from attnfuzz.kernels.sglang.sparse.kinds import DsaKind
 from attnfuzz.kernels.sglang.sparse.pool import SparsePool
 from attnfuzz.kernels.sglang.sparse.server import SparseServer
@@ -33,6 +33,11 @@ from attnfuzz.reference.sparse import packed
 from attnfuzz.reference.sparse.case import KvFormat, SparseCase
 from attnfuzz.reference.sparse.indexer import Scoring
 from attnfuzz.reference.sparse.lists import Selection
+
+_HOPPER: Final = (9, 0)
+
+_OF_BLACKWELL: Final = "flashinfer.decode.trtllm_batch_decode_with_kv_cache_mla"
+"""A backend imports it when it is called (0.5.23: layers/attention/dsa_backend.py:3820)."""
 
 _ALPHA: Final = 2.0**-40
 """The probability that a right kernel leaves the bounds of a step's scores."""
@@ -99,11 +104,13 @@ class _OnServer(SglangSession):
     @contextmanager
     def _running(self) -> Iterator[Below]:
         """Run code of the release, which asks whether its tensors are on a GPU."""
+        kind = _kind_of(self._loaded)
         with (
             super()._running() as lower,
             mock.patch.object(torch.Tensor, "is_cuda", True, create=True),
-            mock.patch.object(torch.cuda, "get_device_capability", return_value=(9, 0)),
-            mock.patch.dict(os.environ, _kind_of(self._loaded).environment),
+            mock.patch.object(torch.cuda, "get_device_capability", return_value=kind.gpu),
+            mock.patch.dict(os.environ, kind.environment),
+            mock.patch(_OF_BLACKWELL, decode_lists) if kind.gpu > _HOPPER else nullcontext(),
         ):
             yield lower
 
