@@ -32,6 +32,7 @@ from attnfuzz.harness.sanitizer.run import prepare as prepare_sanitized
 from attnfuzz.harness.sanitizer.run import run as run_sanitized
 from attnfuzz.harness.search.examples import check_drawn, drawn_capability
 from attnfuzz.harness.search.messages import JobSetup
+from attnfuzz.harness.workers.forked import dismiss
 from attnfuzz.reference.device import Device
 
 
@@ -98,6 +99,8 @@ def check_plan(plan: Plan, progress: Callable[[str], None], *, started: bool = F
         check_users(here, progress)
         if plan.ray is None:
             check_room(plan.jobs, plan.backends)
+    # Jobs fork their own.
+    dismiss()
     return ledger
 
 

@@ -4,6 +4,7 @@ That import is most of a nursery's start. Only a process without threads and wit
 campaigns and commands that run cases do so as their first action.
 """
 
+import contextlib
 import os
 import select
 import signal
@@ -17,6 +18,9 @@ import torch  # noqa: F401 - the import to share
 
 from attnfuzz.harness.workers import nursery
 from attnfuzz.harness.workers.tethered import ENVIRONMENT, die_with
+
+_SECONDS_TO_END = 5.0
+"""Time that a nursery without a parent's end has to exit."""
 
 
 class Process(Protocol):
@@ -114,7 +118,7 @@ def fork_ahead() -> None:
         try:
             die_with(parent)
             control.close()
-            _drop_siblings()
+            _close_ahead()
             _detach(log)
             os.environ.update(ENVIRONMENT)
             nursery.run(remote)
@@ -130,13 +134,22 @@ def take() -> Nursery | None:
     return _ahead.pop() if _ahead else None
 
 
+def dismiss() -> None:
+    """End the nurseries that nothing took."""
+    unused = [each.process for each in _ahead]
+    _close_ahead()
+    for process in unused:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_SECONDS_TO_END)
+
+
 def sockets() -> tuple[socket.socket, socket.socket]:
     """Return both ends of a nursery's socket. It keeps messages apart, and passes descriptors with them."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def _drop_siblings() -> None:
-    """Close the parent's ends of the nurseries that were forked before this one."""
+def _close_ahead() -> None:
+    """Close the parent's ends of the nurseries that nothing took."""
     for sibling in _ahead:
         sibling.control.close()
         os.close(sibling.log)

@@ -121,7 +121,8 @@ def run(control: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _shun_core_dumps()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    setup = _orders.decode(control.recv(MESSAGE_BYTES))
+    message = control.recv(MESSAGE_BYTES)
+    setup = _orders.decode(message) if message else None
     if not isinstance(setup, Setup):
         return
     try:

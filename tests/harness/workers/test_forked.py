@@ -39,8 +39,10 @@ with Workers("deadly_handlers:obey", environment={"PLANTED": "yes"}) as workers:
     worker, nursery = lineage(workers)
     files = [os.readlink(f"/proc/{nursery}/fd/{number}") for number in os.listdir(f"/proc/{nursery}/fd")]
     other = os.readlink(f"/proc/self/fd/{forked._ahead[0].control.fileno()}")
+    unused = forked._ahead[0].process
+    forked.dismiss()
     about = {"session": os.getsid(nursery), "group": os.getpgid(nursery), "files": files, "other": other}
-    tell(worker=worker, nursery=nursery, **about)
+    tell(worker=worker, nursery=nursery, dismissed=unused.returncode is not None, **about)
     sys.stdin.readline()
     worker_ended = os.pidfd_open(worker)
     os.kill(nursery, signal.SIGKILL)
@@ -93,6 +95,7 @@ def test_a_nursery_is_forked_once_and_then_started(job: subprocess.Popen[str]) -
     assert "/dev/null" in first["files"]
     assert any("attnfuzz-nursery-output" in each for each in first["files"])
     assert first["other"] not in first["files"]
+    assert first["dismissed"]
     go_on(job)
     second = said(job)
     assert ends(first["worker"])
