@@ -169,14 +169,22 @@ CHANGES = (
         "a decode is split by the size of the GPU",
         kinds=("triton",),
     ),
-    ChangedName(
-        _TRITON,
-        "mambaish_config",
-        _always(None),
-        span("0.5.18"),
-        "layers/attention/triton_backend.py:130",
-        "a stub would answer that the model has Mamba layers",
-        kinds=("triton",),
+    *(
+        ChangedName(
+            _TRITON,
+            name,
+            _always(None),
+            versions,
+            f"layers/attention/triton_backend.py:{line}",
+            "a stub would answer that the model has recurrent layers",
+            kinds=("triton",),
+        )
+        for name, versions, line in (
+            ("hybrid_gdn_config", span("0.5.16", before="0.5.18"), 190),
+            ("kimi_linear_config", span("0.5.16", before="0.5.18"), 191),
+            ("linear_attn_model_spec", span("0.5.16", before="0.5.18"), 192),
+            ("mambaish_config", span("0.5.18"), 130),
+        )
     ),
     *(
         ChangedName(

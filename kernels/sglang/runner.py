@@ -148,8 +148,10 @@ class Server:
         allocator = ServerMock(
             "token_to_kv_pool_allocator",
             get_kvcache=lambda: own_pool,
-            # Slots are physical, not virtual (0.5.17: unified_mem_hooks.py:62), and those of one pool for all layers
+            # Slots are physical, not virtual (0.5.15: layers/attention/triton_backend.py:155, 0.5.17:
+            # unified_mem_hooks.py:62), and those of one pool for all layers
             # (layers/attention/triton_backend.py:1287).
+            translate_kv_loc=ABSENT,
             full_v2p_page_table=ABSENT,
             translate_loc_from_full_to_swa=ABSENT,
         )
@@ -164,7 +166,7 @@ class Server:
             attention_chunk_size=geometry.attention_chunk or None,
             prefill_aware_swa=False,
             # In later versions, a part of the runner has them (0.5.16: model_runner.py, ps).
-            **(parallel := {"attn_cp_size": 1, "tp_size": self.ranks.processes}),
+            **(parallel := {"attn_cp_size": 1, "dcp_size": 1, "dcp_rank": 0, "tp_size": self.ranks.processes}),
             ps=ServerMock("ps", **parallel),
             dtype=geometry.dtype.torch_dtype,
             page_size=geometry.page_size,
