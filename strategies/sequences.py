@@ -162,6 +162,8 @@ def _draw_round(draw: DrawFn, batch: "_Life", mode: Mode, longest: int) -> None:
         batch.speculate(Mode.DECODE, [1] * size)
     elif mode in _PREFILLS:
         batch.prefill(mode, [draw(_new_tokens(longest)) for _ in range(size)])
+    elif mode is Mode.DRAFT_DECODE:
+        batch.draft([draw(integer(1, setting.stride)) for _ in range(size)])
     else:
         drafting = Mode.DRAFT_DECODE in setting.can.modes
         followers = tuple(follower for follower in setting.can.modes if follower in _DRAFT_EXTENDS)
@@ -213,8 +215,9 @@ class _Life:
         if follower is Mode.DRAFT_EXTEND:
             self._add(follower, accepted)
 
-    def draft(self) -> None:
-        """Add the decodes of the draft model, whose tokens are not accepted yet."""
+    def draft(self, accepted: Sequence[int] = ()) -> None:
+        """Add the decodes of the draft model, whose tokens are not accepted yet; before, `accepted` ones of no step."""
+        self._grow(accepted or [0] * len(self.alive))
         drafts = [self.setting.tokens_per_request(Mode.DRAFT_DECODE)] * len(self.alive)
         self._grow(drafts)
         self._add(Mode.DRAFT_DECODE, drafts)

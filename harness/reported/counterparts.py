@@ -30,6 +30,7 @@ EXAMPLES = 400
 
 _SHRINK = ShrinkBudget(runs=200, seconds=10.0)
 _TRIES = 8
+_ITS_OWN = "its own case"
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ class Shown:
 
 def shown_on(
     backend: str,
-    case: Case,
+    case: AnyCase,
     kinds: Collection[Kind],
     runner: RepeatingRunner,
     *,
@@ -60,15 +61,20 @@ def shown_on(
     """Make `backend` fail in one of these ways: on `case`, on `case` in its geometries, or on a drawn one.
 
     A failing case is then run on `after`, or if that is "", on the same backend without its bug. Drawn cases are biased
-    towards the features of `case`, and are always the same.
+    towards the features of `case`, and are always the same. A case that is no attention is run itself, alone.
     """
+    if not isinstance(case, Case):
+        verdict = runner.verdict(case.having(backend=backend))
+        if _fails(verdict, kinds):
+            return _shown(_ITS_OWN, verdict, case.having(backend=backend), runner, after)
+        return Shown("its own case does not fail as reported", verdict, None)
     nearest: Verdict | None = None
     for moved in cases_like(case, backend)[:_TRIES]:
         verdict = runner.verdict(moved)
         nearest = nearest or verdict
         if _fails(verdict, kinds):
             own = moved == replace(case, backend=backend)
-            remark = "its own case" if own else "its case, with a geometry that the backend supports"
+            remark = _ITS_OWN if own else "its case, with a geometry that the backend supports"
             return _shown(remark, verdict, moved, runner, after)
     found = _drawn(backend, case, kinds, runner, examples)
     if found is not None:

@@ -90,6 +90,15 @@ def test_a_server_with_a_draft_model_decodes_drafts_after_a_prefix(draw: Draw) -
     assert (Mode.TARGET_VERIFY, Mode.DRAFT_DECODE) in follows
 
 
+def test_drafts_alone_are_decoded_after_a_prefix(draw: Draw) -> None:
+    can = Capability(modes=(Mode.DRAFT_DECODE,))
+    drawn = draw(cases(can, "drafting alone"), 60)
+    for case in drawn:
+        validate(case)
+    assert {step.mode for case in drawn for step in case.steps} == {Mode.DRAFT_DECODE}
+    assert {can.why_not(case) for case in drawn} == {None}
+
+
 def test_a_draft_model_continues_after_a_verify_with_rejected_drafts(draw: Draw) -> None:
     modes = (Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND, Mode.DRAFT_DECODE)
     drawn = draw(cases(Capability(modes=modes, empty_kv=False, kv_shorter_than_q=False), "drafting"), 100)

@@ -210,7 +210,7 @@ def _on_own_case(runner: Runner, bug: Bug, device: Device | None) -> BugRun:
 
 def _on_counterpart(runner: Runner, bug: Bug, backend: str) -> BugRun:
     case, after = (bug.case_in_release, bug.release_after) if backend == bug.release else (bug.case, "")
-    assert isinstance(case, Case)
+    assert case is not None
     found = shown_on(backend, case, _kinds(bug, backend), runner, after=after)
     unsupported = (
         found.after.unsupported if found.after is not None else "not run, because nothing failed before the fix"

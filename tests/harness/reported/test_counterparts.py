@@ -138,3 +138,13 @@ def test_a_search_is_the_same_each_time() -> None:
         shown_on(BACKEND, case, (Kind.ILLEGAL_ACCESS,), judge, examples=10)
     assert first.seen == again.seen
     assert len(first.seen) >= 10
+
+
+@pytest.mark.parametrize(("verdict", "fixed"), [(FAULT, "native@fixed"), (MISMATCH, ""), (PASSED, "")])
+def test_a_case_that_is_no_attention_is_run_alone(verdict: Verdict, fixed: str) -> None:
+    (case,) = (bug.case_in_release for bug in load_bugs() if bug.name == "sglang-30570")
+    assert case is not None
+    judge = Judge(lambda _: verdict)
+    shown = shown_on("native@broken", case, (Kind.ILLEGAL_ACCESS,), judge, after="native@fixed")
+    assert (shown.before, shown.fixed) == (verdict, fixed)
+    assert [each.backend for each in judge.seen] == ["native@broken", *([fixed] if fixed else [])]
