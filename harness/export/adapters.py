@@ -28,8 +28,8 @@ _OUR_PACKAGES = frozenset({"click", "hypothesis", "jinja2", "msgspec", "packagin
 SCRIPT_NAMES = frozenset(
     {"allocate", "allocated", "attention", "beyond", "broken", "build", "calls", "checked", "child", "compare"}
     | {"compare_cache", "compare_lists", "compare_tensor", "damaged", "differ", "elements", "exact", "filled", "first"}
-    | {"give_up", "hollow", "main", "memory", "native", "nearest", "normal", "numbers", "off_alike", "packed", "put"}
-    | {"repeated", "run", "second", "strided", "tell", "too_noisy"}
+    | {"give_up", "hollow", "leave_nan_in_shared_memory", "main", "memory", "native", "nearest", "normal", "numbers"}
+    | {"off_alike", "packed", "put", "repeated", "run", "second", "strided", "tell", "too_noisy"}
 )
 """Functions of scripts."""
 
