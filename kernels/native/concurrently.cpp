@@ -29,9 +29,9 @@ struct Job {
 };
 
 // Threads share the work with the caller: if it finishes a job before they wake, it does not wait for them.
-class Pool {
+class Threads {
  public:
-  Pool() : owner(getpid()) {
+  Threads() : owner(getpid()) {
     // The threads that existed before handle the signals of the process.
     sigset_t asynchronous, before;
     sigfillset(&asynchronous);
@@ -39,7 +39,7 @@ class Pool {
     pthread_sigmask(SIG_SETMASK, &asynchronous, &before);
     const int threads = std::clamp<int>(std::thread::hardware_concurrency(), 2, 4) - 1;
     try {
-      for (int i = 0; i < threads; ++i) std::thread(&Pool::serve, this).detach();
+      for (int i = 0; i < threads; ++i) std::thread(&Threads::serve, this).detach();
     } catch (const std::system_error&) {
       // With fewer threads, or none, the caller does the rest.
     }
@@ -83,11 +83,11 @@ class Pool {
 };
 
 // A forked child inherits the pool but not its threads. It abandons that pool, whose locks may be held forever.
-Pool& pool() {
-  static std::atomic<Pool*> current{nullptr};
-  Pool* found = current.load(std::memory_order_acquire);
+Threads& pool() {
+  static std::atomic<Threads*> current{nullptr};
+  Threads* found = current.load(std::memory_order_acquire);
   if (found && found->owner == getpid()) return *found;
-  auto* fresh = new Pool;
+  auto* fresh = new Threads;
   if (!current.compare_exchange_strong(found, fresh, std::memory_order_acq_rel)) return *found;
   return *fresh;
 }
