@@ -14,17 +14,24 @@ from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 from attnfuzz.kernels.defects.defect import Defect, Layer
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.case import Case, Request, Tombstone
 
 FOLDER = Path(__file__).parents[2] / "defects"
 BY_NAME = {defect.name: defect for defect in DEFECTS}
 
 
-def pinned(defect: Defect) -> Case:
+def pinned(defect: Defect) -> AnyCase:
     pin = load_pin(FOLDER, defect.name)
     assert pin is not None
-    assert isinstance(pin.case, Case)
     return pin.case
+
+
+def attention(name: str) -> Case:
+    """The pinned case of a defect of attention."""
+    case = pinned(BY_NAME[name])
+    assert isinstance(case, Case)
+    return case
 
 
 def wrong_number(verdict: Verdict) -> Observation:
@@ -33,7 +40,7 @@ def wrong_number(verdict: Verdict) -> Observation:
 
 def explanation(name: str) -> str:
     """What explains the pinned case of a defect, on one line. It runs in this process, which none of these ends."""
-    return explanation_of(pinned(BY_NAME[name]), name)
+    return explanation_of(attention(name), name)
 
 
 def explanation_of(case: Case, name: str) -> str:
@@ -67,7 +74,7 @@ def test_a_planted_defect_gets_its_own_name(name: str, words: str) -> None:
 @pytest.mark.slow
 def test_pages_before_the_window_are_no_mistake() -> None:
     """They were freed: the table has page 0 in their place, where the request has a key."""
-    case = pinned(BY_NAME["window_size_for_window_left"])
+    case = attention("window_size_for_window_left")
     case = replace(
         case,
         geometry=replace(case.geometry, page_size=4),
