@@ -257,10 +257,9 @@ class StateKernels:
     ) -> dict[str, Any]:
         """Return the arguments of a native kernel for inputs [1, tokens, heads, dim]; scale is 1/sqrt(d) by default."""
         tokens, heads = v.shape[1:3]
-        gates = {"A_log": gates["A_log"].reshape(-1), "dt_bias": gates["dt_bias"]}
         if self._kind.decays_by_channel:
             a, b = a.reshape(tokens, heads, -1), b.reshape(tokens, heads)
-            gates["dt_bias"] = gates["dt_bias"].reshape(heads, -1)
+            gates = {"A_log": gates["A_log"].reshape(-1), "dt_bias": gates["dt_bias"].reshape(heads, -1)}
         return {
             "query": q[0],
             "key": k[0],
