@@ -37,12 +37,31 @@ NEEDS: Final = ("triton", "flashinfer", "orjson", "psutil", "pybase64", "zmq", "
 
 
 @dataclass(frozen=True)
-class SglangBackend:
-    """An attention backend of a release of this version, whose kind is that of `named`, on the CPU."""
+class BelowSglang:
+    """The part of a backend that follows from a release of this version: how to get it, and its needs."""
 
     named: Named
     version: Version
     contract: Contract = CONTRACT
+
+    @property
+    def name(self) -> str:
+        """A name such as sglang==0.5.9:trtllm_mha."""
+        return str(self.named)
+
+    def missing(self) -> str | None:
+        """Return the packages that SGLang's modules lack, or the reason that native kernels can't be compiled."""
+        return absent() or no_interpreter() or build.missing()
+
+    def prepare(self, progress: Callable[[str], None]) -> None:
+        """Fetch the release, and compile or load the kernels."""
+        release_of(SGLANG, self.named.release, progress=progress)
+        NATIVE.prepare(progress)
+
+
+@dataclass(frozen=True)
+class SglangBackend(BelowSglang):
+    """An attention backend of a release, whose kind is that of `named`, on the CPU."""
 
     @property
     def kind(self) -> SglangKind:
@@ -54,11 +73,6 @@ class SglangBackend:
         """The cases that this version's backend supports."""
         return capability_of(self.named.kind, self.version)
 
-    @property
-    def name(self) -> str:
-        """A name such as sglang==0.5.9:trtllm_mha."""
-        return str(self.named)
-
     def noise(self, dtype: DType) -> NoiseModel:
         """Return the noise of the kernels. Our own backend on the same kernels shares its model."""
         return self.kind.noise(dtype)
@@ -67,15 +81,6 @@ class SglangBackend:
     def ops(self) -> Mapping[str, Op]:
         """The kernels of this project below the backend."""
         return {op.name: op for op in self.kind.ops()}
-
-    def missing(self) -> str | None:
-        """Return the packages that SGLang's modules lack, or the reason that native kernels can't be compiled."""
-        return absent() or no_interpreter() or build.missing()
-
-    def prepare(self, progress: Callable[[str], None]) -> None:
-        """Fetch the release, and compile or load the kernels."""
-        release_of(SGLANG, self.named.release, progress=progress)
-        NATIVE.prepare(progress)
 
     def open(self, case: Case, bench: Bench) -> Session:
         """Open a session on one case. Imports the release, if this process has not."""

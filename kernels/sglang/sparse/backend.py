@@ -1,23 +1,17 @@
 """A server with sparse attention, of a release or a source tree, as a backend on the CPU."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msgspec import structs
-from packaging.version import Version
 
 from attnfuzz.kernels.interface.backend import Bench, Op
-from attnfuzz.kernels.libraries.interpreted import no_interpreter
-from attnfuzz.kernels.native import build
-from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
-from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.release import release_of
-from attnfuzz.kernels.sglang.backends import CONTRACT, absent
+from attnfuzz.kernels.sglang.backends import BelowSglang
 from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.kernels.sglang.sparse.kinds import SPARSE_KINDS, DsaKind
-from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.sparse.capability import SparseCapability
@@ -28,17 +22,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SglangSparseBackend:
+class SglangSparseBackend(BelowSglang):
     """A server of a release, whose kind is that of `named`."""
-
-    named: Named
-    version: Version
-    contract: Contract = CONTRACT
-
-    @property
-    def name(self) -> str:
-        """A name such as sglang==0.5.23:dsa."""
-        return str(self.named)
 
     @property
     def kind(self) -> DsaKind:
@@ -60,15 +45,6 @@ class SglangSparseBackend:
     def ops(self) -> Mapping[str, Op]:
         """The native kernels. Triton's are the release's own."""
         return {op.name: op for op in self.kind.ops()}
-
-    def missing(self) -> str | None:
-        """Return the packages that SGLang's modules lack, or the reason that native kernels can't be compiled."""
-        return absent() or no_interpreter() or build.missing()
-
-    def prepare(self, progress: Callable[[str], None]) -> None:
-        """Fetch the release, and compile or load the kernels."""
-        release_of(SGLANG, self.named.release, progress=progress)
-        NATIVE.prepare(progress)
 
     def open(self, case: SparseCase, bench: Bench) -> "DsaSession":
         """Open a session on one case. Imports the release, if this process has not."""
