@@ -124,7 +124,7 @@ def mqa_logits(
     *,
     clean_logits: bool = False,
 ) -> torch.Tensor:
-    """Stand in for fp8_mqa_logits; since 0.33.0 rows of `width` begin with their own first key."""
+    """Stand in for fp8_mqa_logits; since vLLM 0.33.0, rows of `width` begin with their own first key."""
     assert not clean_logits
     queries, (keys, scales) = q[0] if isinstance(q, tuple) else q, kv
     logits = _made_logits(len(queries), len(keys) if width is None else width)
