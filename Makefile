@@ -173,14 +173,14 @@ dist: $(READY)
 	tar -xzf dist/*.tar.gz -C build/sdist --strip-components 1
 	cd build/sdist && PYTHONPATH=$(CURDIR)/build/sdist/src $(CURDIR)/$(BIN)/pytest $(QUICK)
 
-## Everything of a release but the tag and the upload: its version and changelog, all tests, sdist and wheel.
+# The changelog is committed before the tests, so that they run on the commit that gets the tag.
+## Everything of a release but the tag and the upload: its section of the changelog, all tests, sdist and wheel.
 release: VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' src/attnfuzz/__init__.py)
 release:
 	@test -z "$$(git status --porcelain)" || { echo "commit or discard these changes first:"; git status --short; exit 1; }
-	@grep -qF '## [$(VERSION)] - ' CHANGELOG.md || { echo "CHANGELOG.md has no section [$(VERSION)] - DATE: add it"; exit 1; }
-	@! awk '/^## /{new = /Unreleased/; next} new && NF {found = 1} END {exit !found}' CHANGELOG.md || \
-	{ echo "CHANGELOG.md has changes under [Unreleased]: move them to [$(VERSION)], or raise __version__"; exit 1; }
 	@! git rev-parse -q --verify refs/tags/v$(VERSION) >/dev/null || { echo "v$(VERSION) is tagged: raise __version__"; exit 1; }
+	$(PYTHON) scripts/changelog.py $(VERSION) $$(date -u +%F)
+	git diff --quiet || git commit --quiet --message "Release $(VERSION)" CHANGELOG.md
 	$(MAKE) test
 	$(MAKE) dist
 	@test -f dist/attnfuzz-$(VERSION).tar.gz

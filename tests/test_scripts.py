@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 from msgspec.structs import replace
 
+import attnfuzz
 from attnfuzz.reference.calibration import SHIPPED, load, save
 from attnfuzz.reference.dtypes import DType
 
@@ -42,3 +43,58 @@ def test_only_calibrations_much_tighter_than_theory_are_taken_over(
     shipping.main()
     assert [path.name for path in (tmp_path / "shipped").iterdir()] == ["one.json"]
     assert list(load(tmp_path / "shipped" / "one.json").dtypes) == [DType.FLOAT32]
+
+
+CHANGES = """# Changelog
+
+## [Unreleased]
+### Added
+- One.
+  Of two lines.
+### Fixed
+- **Breaking:** Two: write it otherwise.
+
+"""
+RELEASED = """## [0.1.0] - 2026-01-01
+### Added
+#### Kernels
+- Three.
+
+## [0.0.1] - 2025-01-01
+The first.
+"""
+
+
+def test_changes_of_a_release_move_into_its_section() -> None:
+    changelog = script("changelog")
+    new = "## [0.2.0] - 2026-02-02\n### Breaking changes, and how to go on\n- Two: write it otherwise.\n\n"
+    new += "### Added\n- One.\n  Of two lines.\n\n"
+    released = changelog.cut(CHANGES + RELEASED, "0.2.0", "2026-02-02")
+    assert released == "# Changelog\n\n## [Unreleased]\n\n" + new + RELEASED
+    assert changelog.cut(released, "0.2.0", "2026-02-03") == released
+
+
+def test_a_section_whose_tag_is_not_made_gets_later_changes_first() -> None:
+    released = script("changelog").cut(CHANGES + RELEASED, "0.1.0", "2026-02-02")
+    assert "## [0.1.0] - 2026-02-02\n" in released
+    assert "### Added\n- One.\n  Of two lines.\n#### Kernels\n- Three.\n\n## [0.0.1]" in released
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("# Changelog\n" + RELEASED, "Unreleased"),
+        (CHANGES.replace("### Fixed", "### Fixes"), "'Fixes' is none of"),
+        (CHANGES.replace("### Added\n", ""), "'- One.' is under no heading"),
+        ("## [Unreleased]\n\n" + RELEASED, "no change under Unreleased"),
+    ],
+)
+def test_a_changelog_that_cannot_be_released_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        script("changelog").cut(text, "0.2.0", "2026-02-02")
+
+
+def test_the_changelog_can_be_released() -> None:
+    text = (Path(__file__).parents[1] / "CHANGELOG.md").read_text()
+    released = script("changelog").cut(text, attnfuzz.__version__, "2026-02-02")
+    assert released.count("\n- ") == text.count("\n- ")
