@@ -22,7 +22,16 @@ from attnfuzz.reference.sparse.case import (
 from attnfuzz.reference.sparse.features import page_class, top_k_class
 from attnfuzz.strategies.choices import Choice, Draws, on, yes
 from attnfuzz.strategies.lean import NO_LEAN, Lean
-from attnfuzz.strategies.sparse_space import SHORT_LISTS, SPARSE_SPACE, among, lists, may_be_long, options_of, pages
+from attnfuzz.strategies.sparse_space import (
+    SHORT_LISTS,
+    SPARSE_SPACE,
+    among,
+    lists,
+    may_be_long,
+    options_of,
+    pages,
+    short_lists,
+)
 
 _HEADS = (1, 2, 3, 4, 4, 8, 8, 16, 20)
 _INDEX_DIMS = (8, 12, 32, 32, 64, 128, 128)
@@ -46,7 +55,7 @@ def _cases(draw: DrawFn, can: SparseCapability, backend: str, lean: Lean) -> Spa
     long = _long(draws, ops)
     steps = tuple(_step(draws, can, ops, geometry, long) for _ in range(1 if long else draws.option((1, 1, 2, 3))))
     if geometry.top_k > SHORT_LISTS[-1] and not long:
-        geometry = replace(geometry, top_k=draws.of("list", among(SHORT_LISTS, can.top_ks), top_k_class))
+        geometry = replace(geometry, top_k=draws.of("list", short_lists(can), top_k_class))
     options = options_of(can, ops)
     tails = tuple(each for each in can.tails if geometry.counts or each is not Tail.OTHER_SLOTS)
     return SparseCase(

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from attnfuzz.reference.case import ValueFamily
+from attnfuzz.reference.device import Device
 from attnfuzz.reference.sparse.capability import SparseCapability
 from attnfuzz.reference.sparse.case import OF_PRODUCTS, ListOrder, Scores, SparseMode, SparseOp, Tail
 from attnfuzz.reference.sparse.features import TABLE, page_class, top_k_class
@@ -19,6 +20,7 @@ _YES = {True: "yes", False: "none"}
 _PAGES = (16, 16, 64, 64, 1, 4, 8, 32, 128, 24)
 SHORT_LISTS = (1, 2, 3, 7, 8, 16, 16, 31, 64, 64, 65, 128, 130, 200)
 _LONG_LISTS = (512, 1024, 2048)
+_BLOCKS = 512
 
 
 def among(options: tuple[T, ...], limits: tuple[T, ...]) -> tuple[T, ...]:
@@ -34,6 +36,15 @@ def pages(can: SparseCapability) -> tuple[int, ...]:
 def lists(can: SparseCapability) -> tuple[int, ...]:
     """Return the lengths of lists that are drawn."""
     return among((*SHORT_LISTS, *_LONG_LISTS), can.top_ks)
+
+
+def short_lists(can: SparseCapability) -> tuple[int, ...]:
+    """Return the lengths of lists that are drawn for requests of hundreds of keys.
+
+    Kernels on a GPU take the entries of a list in blocks, so several blocks are drawn where a capability names them.
+    """
+    several = tuple(each for each in can.top_ks if SHORT_LISTS[-1] < each <= _BLOCKS and can.device is Device.CUDA)
+    return (*among(SHORT_LISTS, can.top_ks), *several)
 
 
 _SUPPORTED: dict[str, Callable[[Any], Iterable[object]]] = {

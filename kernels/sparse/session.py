@@ -57,6 +57,7 @@ class ChainSession:
         key = (graph_of(inputs.step), name)
         if key not in self._graphs:
             self._static[key] = self._placed(taken, wanted)
+            self.before_capture(op, {**taken, **self._static[key]})
             with self._bench.launcher.capture() as graph:
                 self._bench.launcher.launch(op, **{**taken, **self._static[key]})
             self._graphs[key] = graph
@@ -67,6 +68,9 @@ class ChainSession:
         self.before = {each: tensors[each].clone() for each in wanted}
         self._graphs[key].replay()
         return tensors
+
+    def before_capture(self, op: Op, arguments: Mapping[str, Any]) -> None:
+        """Prepare an op for its capture."""
 
     def refresh(self, key: tuple[object, str], taken: Mapping[str, Any]) -> None:
         """Write the inputs of a replay to the tensors of its graph."""

@@ -47,7 +47,7 @@ SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
         "writers": "attnfuzz.kernels.cache_writes.revisions:backends",
         "libraries": "attnfuzz.kernels.libraries.catalogue:backends",
         "gpu": "attnfuzz.kernels.gpu.catalogue:backends",
-        "sparse_on_gpu": "attnfuzz.kernels.gpu.direct.sparse_top_k:backends",
+        "sparse_on_gpu": "attnfuzz.kernels.gpu.sparse_libraries.catalogue:backends",
     },
     "attnfuzz.families": {
         "steps": "attnfuzz.harness.families.attention:ATTENTION",

@@ -142,8 +142,3 @@ FLASHINFER_TOP_K: Final = CompiledSparseBackend(
     load=_prepare,
     why_not=partial(visible.missing, ARCHS, ("flashinfer",)),
 )
-
-
-def backends() -> tuple[SparseBackend, ...]:
-    """Return the backend."""
-    return (FLASHINFER_TOP_K,)
