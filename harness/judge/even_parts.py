@@ -2,9 +2,11 @@
 
 A kernel that has fewer rows than processors splits the keys of each into parts of equal size, rounds each part's output
 to the output's dtype, and merges them (FlashInfer 0.7.4, PrefillBinarySearchKVChunkSize in attention/scheduler.cuh: any
-number of pages; tmp_v of csrc/batch_prefill.cu has the dtype of o). `ErrorBudget` takes these roundings as independent.
-But values whose sums recur, such as the codes of ValueFamily.PROBE, make many equal parts, which are rounded alike: of
-8,192 keys and more, the error of a right row is up to 3 times its bound.
+number of pages; tmp_v of csrc/batch_prefill.cu has the dtype of o). Its merge has 4 to 16 sums, and each part goes
+to the next one; they are rounded too, and then merged (cascade.cuh, threadblock_sync_state: v_smem has the dtype of v).
+`ErrorBudget` takes these roundings as independent. But values whose sums recur, such as the codes of ValueFamily.PROBE,
+make many equal parts, which are rounded alike: of 8,192 keys and more, the error of a right row is up to 3 times its
+bound. Runs of equal values (ValueFamily.STAGNANT) make large parts.
 
 Exact weights have no errors, so the output of a part is known to fp32's precision, and with it the error of its
 rounding. The kernel's size of parts is unknown: the largest error over all sizes is allowed.
@@ -20,6 +22,11 @@ from attnfuzz.harness.judge.judged_again import once, parts_allowance, row_of, s
 
 MOST_PARTS = 512
 """Maximum number of parts of a row: four for each processor of an H200."""
+
+SUMS = (4, 8, 16)
+"""Numbers of sums in which FlashInfer merges parts, for head dims of 256 and more, 128, and 64: 128 threads share them,
+and a thread has 8 elements of a head, or a 32nd of it.
+"""
 
 
 def element_sums_allowance(budget: ErrorBudget, token: int, head: int, element: int) -> float:
@@ -55,25 +62,46 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 
 def even_parts_error(weights: torch.Tensor, terms: torch.Tensor, dtype: torch.dtype) -> float:
-    """Return the largest error of rounding the parts of an output to `dtype`, over all sizes of parts.
+    """Return the largest error of rounding the parts of an output, and sums of them, to `dtype`.
 
-    `weights` [k] are exact, and `terms` [k] are p v of one element; both fp64.
+    It is the largest over all sizes of parts, and over merges at once or in as many sums as `SUMS` has. `weights` [k]
+    are exact, and `terms` [k] are p v of one element; both fp64.
     """
-    owner, begin, end = _parts(len(terms))
+    owner, place, begin, end = _parts(len(terms))
     if not len(owner):
         return 0.0
+    splits = int(owner[-1]) + 1
     sums, totals = (torch.cat((each.new_zeros(1), each.cumsum(0))).cpu() for each in (terms, weights))
     part, weight = sums[end] - sums[begin], totals[end] - totals[begin]
-    out = part / weight.where(weight > 0, torch.inf)
-    errors = weight * (out.to(dtype).to(torch.float64) - out)
-    return errors.new_zeros(int(owner[-1]) + 1).index_add_(0, owner, errors).abs().max().item()
+    rounded = part + _rounding(part, weight, dtype)
+    error = _added(rounded - part, owner, splits)
+    largest = error.abs().max()
+    for count in SUMS:
+        at = owner * count + place % count
+        sums = _rounding(_added(rounded, at, splits * count), _added(weight, at, splits * count), dtype)
+        largest = largest.maximum((error + sums.view(splits, count).sum(dim=1)).abs().max())
+    return largest.item()
+
+
+def _rounding(total: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return the errors of totals whose quotients by their weights are rounded to `dtype`."""
+    mean = total / weight.where(weight > 0, torch.inf)
+    return weight * (mean.to(dtype).to(torch.float64) - mean)
+
+
+def _added(numbers: torch.Tensor, at: torch.Tensor, size: int) -> torch.Tensor:
+    return numbers.new_zeros(size).index_add_(0, at, numbers)
 
 
 @lru_cache(maxsize=1)
-def _parts(keys: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the parts of all splits into 2 to `MOST_PARTS`: int64 number of the split, first key, and key behind."""
+def _parts(keys: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the parts of all splits into 2 to `MOST_PARTS`, int64.
+
+    These are the number of the split, that of the part within it, its first key, and the key behind it.
+    """
     sizes = torch.arange(max(-(-keys // MOST_PARTS), 1), max(keys, 1))
     counts = (keys + sizes - 1) // sizes
     owner = torch.repeat_interleave(torch.arange(len(sizes)), counts)
-    begin = (torch.arange(len(owner)) - (counts.cumsum(0) - counts)[owner]) * sizes[owner]
-    return owner, begin, (begin + sizes[owner]).clamp(max=keys)
+    place = torch.arange(len(owner)) - (counts.cumsum(0) - counts)[owner]
+    begin = place * sizes[owner]
+    return owner, place, begin, (begin + sizes[owner]).clamp(max=keys)

@@ -117,30 +117,39 @@ def test_a_row_with_exact_weights_is_held_to_its_bound_and_its_parts(layer: Any,
 SPLIT_KEYS = 16384
 
 
-def of_codes(layer: Any) -> tuple[Any, Output, int]:
-    """A layer that attends to codes, whose sums recur; its output, and the head whose weights are equal."""
-    layer = replace(layer, family=ValueFamily.PROBE, lengths=((1, SPLIT_KEYS),), q_heads=2, kv_heads=1, dim=16)
+def evenly(layer: Any, family: ValueFamily = ValueFamily.PROBE) -> tuple[Any, Output]:
+    """A layer that attends to codes, whose sums recur, or to other values; its output. Its rows have equal weights."""
+    layer = replace(layer, family=family, lengths=((1, SPLIT_KEYS),), q_heads=2, kv_heads=1, dim=16)
     output = replace(layer.run(), roundings=2, lse=None)
-    return layer, output, int((output.attended[0].query[0] == 0).all(dim=1).nonzero()[0])
+    output.attended[0].query.zero_()
+    return layer, output
 
 
-def in_parts(output: Output, size: int, seen: torch.Tensor) -> torch.Tensor:
-    """The mean of the `seen` values, whose parts of `size` keys are rounded, and merged in fp32."""
+def in_parts(output: Output, size: int, seen: torch.Tensor, sums: int = 1) -> torch.Tensor:
+    """The mean of the `seen` values, whose parts of `size` keys are rounded, and merged in fp32 or rounded `sums`."""
     value = output.attended[0].value[seen, 0].double()
-    parts = [part.mean(dim=0).to(torch.bfloat16).double() * len(part) for part in value.split(size)]
-    return (torch.stack(parts).sum(dim=0) / len(value)).to(torch.bfloat16)
+    keys = torch.tensor([len(part) for part in value.split(size)]).double()[:, None]
+    parts = torch.stack([part.mean(dim=0) for part in value.split(size)]).to(torch.bfloat16) * keys
+    if sums > 1:
+        totals = torch.stack([keys[start::sums].sum(dim=0) for start in range(sums)])
+        parts = torch.stack([parts[start::sums].sum(dim=0) for start in range(sums)]) / totals
+        parts = parts.to(torch.bfloat16) * totals
+    return (parts.sum(dim=0) / len(value)).to(torch.bfloat16)
 
 
-@pytest.mark.parametrize("size", [341, 585])
-def test_even_parts_that_are_rounded_alike_are_no_error(layer: Any, size: int) -> None:
-    layer, output, head = of_codes(layer)
-    output.out[0, head] = in_parts(output, size, torch.ones(SPLIT_KEYS, dtype=torch.bool))
+@pytest.mark.parametrize(
+    ("family", "size", "sums"),
+    [(ValueFamily.PROBE, 341, 1), (ValueFamily.PROBE, 585, 1), (ValueFamily.STAGNANT, 151, 16)],
+)
+def test_even_parts_and_sums_of_them_may_be_rounded(layer: Any, family: ValueFamily, size: int, sums: int) -> None:
+    layer, output = evenly(layer, family)
+    output.out[0] = in_parts(output, size, torch.ones(SPLIT_KEYS, dtype=torch.bool), sums)
     assert layer.judged(output, Contract()).observations == ()
 
 
 def test_keys_that_are_missing_in_even_parts_are_found(layer: Any) -> None:
-    layer, output, head = of_codes(layer)
+    layer, output = evenly(layer)
     seen = torch.ones(SPLIT_KEYS, dtype=torch.bool)
     seen[(output.attended[0].value[:, 0, 0] > 0).nonzero()[:4]] = False
-    output.out[0, head] = in_parts(output, 512, seen)
+    output.out[0] = in_parts(output, 512, seen)
     assert [each.tier for each in layer.judged(output, Contract(), tiers={Tier.T5}).observations] == [Tier.T5]
