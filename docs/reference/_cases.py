@@ -22,6 +22,10 @@ def schema():
             "kind": {"const": tag_of(kind)},
         }
         fields["required"] = ["format", "version", *fields["required"]]
+    for definition in definitions.values():
+        if "description" in definition:
+            # msgspec does so since 0.23.
+            definition["description"] = inspect.cleandoc(definition["description"])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "anyOf": list(roots),
@@ -43,7 +47,7 @@ def page() -> str:
 
 def section(name, definition):
     """Return the heading, the description, and the fields or values of a type."""
-    about = inspect.cleandoc(definition.get("description", ""))
+    about = definition.get("description", "")
     if "enum" in definition:
         return f"## {name}\n\n{about}\n\nOne of {', '.join(f'`{each}`' for each in definition['enum'])}.\n"
     required = definition.get("required", ())
