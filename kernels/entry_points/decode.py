@@ -28,7 +28,8 @@ _NUMBERS = ("max_seq_len", "max_q_len", "q_len_per_req", "window_left")
 class PagedDecode(AttentionEntryPoint):
     """A batch of the query rows over `q_len_per_req`; if that is None, of the q lengths in `cumulative`.
 
-    Block-sparse calls have no spans, since their metadata differs between KV heads.
+    Block-sparse calls have no spans, since their metadata differs between KV heads, and token-sparse ones none, since
+    their tables hold the tokens of each query.
     """
 
     name: str = "trtllm_batch_decode_with_kv_cache"
@@ -108,7 +109,9 @@ class PagedDecode(AttentionEntryPoint):
             batch=batch,
             batch_from=batch_from,
             batch_text=batch_text,
-            spans=() if _is_block_sparse(arguments) else paged_spans(rows, lengths, tables, pool.page_size),
+            spans=()
+            if _is_block_sparse(arguments) or _lists_tokens(arguments)
+            else paged_spans(rows, lengths, tables, pool.page_size),
             max_kv=Stated("max_seq_len", arguments["max_seq_len"]),
             max_q=self._max_q(arguments),
             q_len=uniform,
@@ -124,6 +127,10 @@ class PagedDecode(AttentionEntryPoint):
 def _is_block_sparse(arguments: Arguments) -> bool:
     value = arguments.get("enable_block_sparse_attention")
     return isinstance(value, int) and bool(value)
+
+
+def _lists_tokens(arguments: Arguments) -> bool:
+    return _is_above_0(arguments.get("sparse_top_k"))
 
 
 _PER_REQUEST = ("requests", "tokens per request", "q heads")
@@ -216,5 +223,8 @@ def _latent_forms(arguments: Arguments) -> dict[str, Form]:
 
 
 def _is_sparse(arguments: Arguments) -> bool:
-    top_k = arguments.get("sparse_mla_top_k")
+    return _is_above_0(arguments.get("sparse_mla_top_k"))
+
+
+def _is_above_0(top_k: object) -> bool:
     return isinstance(top_k, int) and top_k > 0

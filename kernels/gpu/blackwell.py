@@ -35,9 +35,10 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
 
+ARCHS: Final = frozenset({Arch.BLACKWELL, Arch.BLACKWELL_ULTRA})
 _WITH_COUNTERS: Final = frozenset({"out", "lse", "workspace_buffer", "multi_ctas_kv_counter_buffer"})
 
-_WORKSPACE: Final = WorkspaceBytes(semaphores=256 << 20, scratch=0)
+WORKSPACE: Final = WorkspaceBytes(semaphores=256 << 20, scratch=0)
 """The workspace of FlashInfer's tests: 256 MiB that "must be zero initialized" (tests/attention/
 test_trtllm_gen_attention.py). No function reports a call's use, so all of it is zero at first use."""
 
@@ -51,8 +52,8 @@ BLACKWELL: Final = OpsTable(
     mla_decode=flashinfer_op("flashinfer.mla", "trtllm_batch_decode_with_kv_cache_mla", _WITH_COUNTERS),
     merge_state_in_place=MERGE_STATE_IN_PLACE,
     fixup=FIXUP,
-    decode_workspace=lambda **_: _WORKSPACE,
-    prefill_workspace=_WORKSPACE,
+    decode_workspace=lambda **_: WORKSPACE,
+    prefill_workspace=WORKSPACE,
     # GpuBackend.prepare compiles.
     prepare=lambda _: None,
 )
@@ -144,12 +145,12 @@ def _generated() -> Any:
     return generate()
 
 
-_GENERATED = Module("the launcher of TRT-LLM's generated kernels", _generated)
+GENERATED = Module("the launcher of TRT-LLM's generated kernels", _generated)
 
 
 _MHA = GpuBackend(
     name="blackwell:trtllm_mha",
-    archs=frozenset({Arch.BLACKWELL, Arch.BLACKWELL_ULTRA}),
+    archs=ARCHS,
     capability=Capability(
         device=Device.CUDA,
         edges=UNSAID_EDGES,
@@ -167,7 +168,7 @@ _MHA = GpuBackend(
     session=partial(BlackwellMhaSession, BLACKWELL),
     kernels=(BLACKWELL.decode, BLACKWELL.context),
     called_as_documented=False,
-    modules_of=lambda _: (_GENERATED,),
+    modules_of=lambda _: (GENERATED,),
     # Their source is not public.
     theoretical=lambda _: NoiseModel.unknown_kernel(),
 )
@@ -199,7 +200,7 @@ _MLA = replace(
     ),
     session=partial(BlackwellMlaSession, BLACKWELL),
     kernels=(BLACKWELL.mla_decode, BLACKWELL.ragged, BLACKWELL.merge_state_in_place, BLACKWELL.fixup, GATHER_ROWS),
-    modules_of=lambda _: (_GENERATED, MERGE_MODULE),
+    modules_of=lambda _: (GENERATED, MERGE_MODULE),
     own=((FIXUP_SOURCE,),),
 )
 

@@ -64,10 +64,11 @@ void to_slots(const Lists& positions, Lengths requests, const PageTable& table, 
 void to_offsets(const Lists& positions, Lengths offsets, const Lists& out);
 
 // One pool and the lists of its slots. Entries below 0 or at `slots` and above are skipped. `counts` may be absent.
+// Values have lists of their own, with the shape and stride of `lists`, if `value_lists` has data.
 struct SparseKeys {
   Rows keys, values;
   bool packed;
-  Lists lists;
+  Lists lists, value_lists;
   Lengths counts;
 };
 

@@ -40,6 +40,7 @@ void load_packed(const SparseKeys& keys, int64_t slot, Entry& entry) {
 void load(const SparseKeys& keys, int64_t slot, int64_t head, Entry& entry) {
   if (keys.packed) return load_packed(keys, slot, entry);
   load_row(keys.keys.element)(keys.keys.at(slot, head), keys.keys.dim, entry.key.data());
+  if (keys.value_lists.data != nullptr) return;
   load_row(keys.values.element)(keys.values.at(slot, head), keys.values.dim, entry.value.data());
 }
 
@@ -57,7 +58,8 @@ class Sums {
   }
 
   // Adds the entries of a list from `begin` on.
-  void add(const SparseKeys& keys, const int32_t* list, int64_t begin, int64_t end, int64_t head, Entry& entry) {
+  void add(const SparseKeys& keys, const int32_t* list, const int32_t* value_list, int64_t begin, int64_t end,
+           int64_t head, Entry& entry) {
     std::vector<int64_t> slots;
     std::vector<float> logits;
     float largest = kNothing;
@@ -68,7 +70,7 @@ class Sums {
       load(keys, slot, head, entry);
       float dot = 0;
       for (int64_t d = 0; d < dim_; ++d) dot += query_[d] * entry.key[d];
-      slots.push_back(slot);
+      slots.push_back(value_list != nullptr ? value_list[i] : slot);
       logits.push_back(dot * scale_ * kLog2E);
       largest = std::fmax(largest, logits.back());
     }
@@ -77,7 +79,11 @@ class Sums {
     if (planted(Defect::lists_maximum_of_the_block)) largest_ = largest;
     rescale(largest);
     for (size_t i = 0; i < slots.size(); ++i) {
-      load(keys, slots[i], head, entry);
+      if (value_list != nullptr) {
+        load_row(keys.values.element)(keys.values.at(slots[i], head), keys.values.dim, entry.value.data());
+      } else {
+        load(keys, slots[i], head, entry);
+      }
       float share = std::exp2(logits[i] - largest_);
       sum_ += share;
       if (planted(Defect::lists_weights_in_fp8)) share = from_e4m3(to_e4m3(share));
@@ -149,9 +155,10 @@ void sparse_attention(const Rows& query, const SparseKeys& first, const SparseKe
         const int64_t row = planted(Defect::lists_of_the_first_row) ? 0 : t;
         const int64_t stride = planted(Defect::lists_gap_ignored) ? read.lists.length : read.lists.stride;
         const int32_t* list = read.lists.data + row * stride;
+        const int32_t* value_list = read.value_lists.data == nullptr ? nullptr : read.value_lists.data + row * stride;
         const int64_t count = count_of(read, t);
         for (int64_t begin = 0; begin < count; begin += kBlockOfList) {
-          sums.add(read, list, begin, smaller(begin + kBlockOfList, count), kv_head, entry);
+          sums.add(read, list, value_list, begin, smaller(begin + kBlockOfList, count), kv_head, entry);
         }
       }
       sums.store(out, t, h, lse);

@@ -118,9 +118,16 @@ void export_sparse_attention(TensorView query, TensorView keys, Optional<TensorV
                              Optional<TensorView> counts, Optional<TensorView> second_keys,
                              Optional<TensorView> second_values, Optional<TensorView> second_slots,
                              Optional<TensorView> second_counts, Optional<TensorView> sinks, TensorView out,
-                             Optional<TensorView> lse, double scale) {
+                             Optional<TensorView> lse, double scale, Optional<TensorView> value_slots) {
   const Rows queries = float_rows_of(query, "query"), outputs = float_rows_of(out, "out");
-  const SparseKeys first = keys_of(keys, values, outputs.dim, lists_of(slots, "slots"), counts);
+  SparseKeys first = keys_of(keys, values, outputs.dim, lists_of(slots, "slots"), counts);
+  if (value_slots.has_value()) {
+    first.value_lists = lists_of(value_slots.value(), "value_slots");
+    REQUIRE(values.has_value() && !first.packed, "value_slots needs values");
+    REQUIRE(first.value_lists.rows == first.lists.rows && first.value_lists.length == first.lists.length &&
+                first.value_lists.stride == first.lists.stride,
+            "value_slots must have the shape and strides of slots");
+  }
   SparseKeys second{};
   if (second_keys.has_value()) {
     REQUIRE(second_slots.has_value(), "second_slots must be given with second_keys");

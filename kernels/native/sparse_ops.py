@@ -93,13 +93,15 @@ def sparse_attention(
     extra_topk_length: torch.Tensor | None = None,
     attn_sink: torch.Tensor | None = None,
     lse: torch.Tensor | None = None,
+    value_indices: torch.Tensor | None = None,
 ) -> None:
     """Attend to the keys of a list for each query, like FlashMLA's sparse prefill and decode.
 
     query [rows, heads, dim], keys [slots, kv_heads, dim] or uint8 [slots, 656] for packed latents, values [slots,
     kv_heads, value dim] or None for the first part of keys, indices [rows, k], out [rows, heads, value dim], lse
     float32 [rows, heads] in base 2. Entries below 0, or at the number of slots and above, are skipped; with topk_length
-    [rows], those behind it are not read. A second pool and its lists have the names that begin with `extra`.
+    [rows], those behind it are not read. A second pool and its lists have the names that begin with `extra`. Values are
+    at the slots of value_indices, laid out as indices, if given.
     """
     build.load().sparse_attention(
         query,
@@ -115,6 +117,7 @@ def sparse_attention(
         out,
         lse,
         softmax_scale,
+        value_indices,
     )
 
 

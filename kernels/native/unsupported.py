@@ -43,8 +43,7 @@ ACCEPTED: Final[dict[str, dict[str, tuple[object, ...]]]] = {
         "bf16q_fp8kv_transform_mode": (None,),
         "request_order": (None,),
         "request_order_plan": (None,),
-        # Since 0.7.4; the schedule is the cake backend's.
-        "sparse_top_k": (0,),
+        # Since 0.7.4: it is the cake backend's.
         "length_aware_schedule": (False, True),
     },
     "trtllm_batch_context_with_kv_cache": {

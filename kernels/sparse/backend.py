@@ -75,13 +75,15 @@ def no_reason() -> None:
 class SparseBackend:
     """A backend called `label` on `functions` by their kinds.
 
-    `noise_models` are those by dtype: that of float8_e4m3fn is of scores, that of bfloat16 of attention. `load`
-    prepares the functions, and `why_not` returns the reason that they can't run on this machine, or None. Raises
-    ValueError if a kind of function is lacking that cases of the capability call.
+    `own` are functions as ops, with names and arguments to write of their own. `noise_models` are those by dtype: that
+    of float8_e4m3fn is of scores, that of bfloat16 of attention. `load` prepares the functions, and `why_not` returns
+    the reason that they can't run on this machine, or None. Raises ValueError if a kind of function is lacking that
+    cases of the capability call.
     """
 
     label: str
-    functions: Mapping[str, Callable[..., Any]]
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    own: Mapping[str, Op] = field(default_factory=dict)
     capability: SparseCapability
     contract: Contract = Contract()
     noise_models: Mapping[DType, NoiseModel] = field(default_factory=dict)
@@ -92,7 +94,7 @@ class SparseBackend:
 
     def __post_init__(self) -> None:
         kinds = dict.fromkeys(_called(self.capability))
-        lacking = ", ".join(f'"{kind}"' for kind in kinds if kind not in self.functions)
+        lacking = ", ".join(f'"{kind}"' for kind in kinds if kind not in {**self.functions, **self.own})
         if lacking:
             raise ValueError(f"{self.label} has no function {lacking}: add it, or restrict its capability")
 
@@ -104,10 +106,11 @@ class SparseBackend:
     @cached_property
     def kinds(self) -> Mapping[str, Op]:
         """The ops by their kinds."""
-        return {
+        made = {
             kind: Op(getattr(function, "__name__", kind), function, WRITES[kind])
             for kind, function in self.functions.items()
         }
+        return {**made, **self.own}
 
     @property
     def ops(self) -> Mapping[str, Op]:

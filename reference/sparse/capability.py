@@ -36,8 +36,8 @@ class SparseCapability(msgspec.Struct, frozen=True, kw_only=True):
 
     `chains` are the ops that it runs in one case. `fused` kernels make slots, where a chain has both TOP_K and
     TRANSFORM. `page_sizes`, `heads` (of queries, in the indexer or the attention), `index_dims`, `ratios` (of a
-    compressor), `top_ks` and `dims` (pairs of dims of keys and of values) are the only ones, if given. `longest` bounds
-    the keys of a request.
+    compressor), `top_ks`, `kv_heads` and `dims` (pairs of dims of keys and of values) are the only ones, if given.
+    `longest` bounds the keys of a request.
     Without `gaps`, rows follow each other. `by_row` kernels get pages and a length for each query in all modes. One
     that `cleans` writes -inf to columns that a row does not see. The slots of `wide` ones are int64. `patience`
     multiplies the time after which a case counts as hanging.
@@ -59,6 +59,7 @@ class SparseCapability(msgspec.Struct, frozen=True, kw_only=True):
     heads: tuple[int, ...] = ()
     index_dims: tuple[int, ...] = ()
     top_ks: tuple[int, ...] = ()
+    kv_heads: tuple[int, ...] = ()
     dims: tuple[tuple[int, int], ...] = ()
     sinks: tuple[bool, ...] = (False, True)
     seconds: tuple[bool, ...] = (False, True)
@@ -116,6 +117,7 @@ def _limited(can: SparseCapability, case: SparseCase) -> Iterator[_Choice]:
     lists = case.has(SparseOp.TOP_K) or case.has(SparseOp.TRANSFORM)
     yield "lists of {}", lists, geometry.top_k, can.top_ks
     yield "{} query heads", attends, geometry.query_heads, can.heads
+    yield "{} KV heads", attends, geometry.kv_heads, can.kv_heads
     yield "head dims {}", attends, (geometry.dim, geometry.value_dim), can.dims
 
 

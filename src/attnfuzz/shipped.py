@@ -48,6 +48,7 @@ SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
         "libraries": "attnfuzz.kernels.libraries.catalogue:backends",
         "gpu": "attnfuzz.kernels.gpu.catalogue:backends",
         "sparse_on_gpu": "attnfuzz.kernels.gpu.sparse_libraries.catalogue:backends",
+        "token_sparse": "attnfuzz.kernels.trtllm.token_sparse:backends",
     },
     "attnfuzz.families": {
         "steps": "attnfuzz.harness.families.attention:ATTENTION",

@@ -30,6 +30,7 @@ OTHERS = (
     MHA_MASKED.name,
     MHA_WINDOWED.name,
     "trtllm_mha_planned",
+    "trtllm_token_sparse",
     "torch_sdpa_any_scale",
 )
 OF_FAMILIES = (backend.name for family in families() for backend in family.backends)

@@ -103,6 +103,7 @@ def test_sparse_calls_have_no_spans() -> None:
     heads = {"block_tables": tables().expand(2, 3, 4), "seq_lens": int32(9, 0, 4).expand(2, 3)}
     assert ENTRY_POINTS[NATIVE.decode.name].spans(decode_call(enable_block_sparse_attention=True, **heads)) == ()
     chosen = torch.zeros(3, 2, 8, dtype=torch.int32)
+    assert ENTRY_POINTS[NATIVE.decode.name].spans(decode_call(sparse_top_k=8, block_tables=chosen)) == ()
     assert ENTRY_POINTS[NATIVE.mla_decode.name].spans(mla_call(sparse_mla_top_k=8, block_tables=chosen)) == ()
     assert not ENTRY_POINTS[NATIVE.mla_decode.name].breaches(
         mla_call(sparse_mla_top_k=8, block_tables=chosen, seq_lens=None)
