@@ -1,7 +1,7 @@
 """The coverage of one backend's case space: reached, unreached and impossible pairs; also as a map."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -78,26 +78,23 @@ class Coverage:
         return {axis: features for axis, features in axes if len(occurring.intersection(features)) > 1}
 
     def by_block(self, pairs: Iterable[Pair]) -> dict[Block, list[Pair]]:
-        """Group some pairs by their axes."""
-        blocks: dict[Block, list[Pair]] = defaultdict(list)
-        for pair in sorted(pairs):
-            one, other = sorted(map(axis_of, pair), key=self._order.__getitem__)
-            blocks[one, other].append(pair)
-        return blocks
+        """Group some pairs by their axes, both in order."""
+        axes, blocks = self._axes, defaultdict[tuple[int, int], list[Pair]](list)
+        for pair in pairs:
+            one, other = axes[pair[0]], axes[pair[1]]
+            blocks[(one, other) if one < other else (other, one)].append(pair)
+        names = tuple(self.space.axes)
+        return {(names[one], names[other]): sorted(blocks[one, other]) for one, other in sorted(blocks)}
 
     @cached_property
-    def _order(self) -> dict[str, int]:
-        return {axis: place for place, axis in enumerate(self.space.axes)}
+    def _axes(self) -> dict[str, int]:
+        """The number of each feature's axis."""
+        return {each: place for place, features in enumerate(self.space.axes.values()) for each in features}
 
     @cached_property
     def map(self) -> Markup | None:
         """The map of the pairs, drawn once; None if none is reached."""
         return heat_map(self) if self.reached else None
-
-
-def axis_of(feature: str) -> str:
-    """Return the axis of a feature."""
-    return feature.partition("=")[0]
 
 
 def _like(pairs: Collection[Pair]) -> CaseSpace:
@@ -158,11 +155,11 @@ def _alike(coverage: Coverage) -> Mapping[tuple[Block, str, str], list[Pair]]:
     return groups
 
 
-def named(pairs: Iterable[Pair], most: int) -> str:
+def named(pairs: Sequence[Pair], most: int) -> str:
     """Format up to `most` pairs by the values of their features."""
-    listed = [" & ".join(feature.partition("=")[2] for feature in pair) for pair in pairs]
-    more = f", and {len(listed) - most:,} more" if len(listed) > most else ""
-    return ", ".join(listed[:most]) + more
+    listed = [" & ".join(feature.partition("=")[2] for feature in pair) for pair in pairs[:most]]
+    more = f", and {len(pairs) - most:,} more" if len(pairs) > most else ""
+    return ", ".join(listed) + more
 
 
 def _cells(pairs: Iterable[Pair], begins: Mapping[str, int]) -> str:
