@@ -47,6 +47,7 @@ SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
         "writers": "attnfuzz.kernels.cache_writes.revisions:backends",
         "libraries": "attnfuzz.kernels.libraries.catalogue:backends",
         "gpu": "attnfuzz.kernels.gpu.catalogue:backends",
+        "states_on_gpu": "attnfuzz.kernels.gpu.direct.recurrent:backends",
         "sparse_on_gpu": "attnfuzz.kernels.gpu.sparse_libraries.catalogue:backends",
         "token_sparse": "attnfuzz.kernels.trtllm.token_sparse:backends",
     },

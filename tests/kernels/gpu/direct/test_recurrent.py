@@ -1,0 +1,175 @@
+"""FlashInfer's kernels of recurrent state: calls bind the installed signatures, and pass on native kernels."""
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from attnfuzz.harness.families.recurrent import RECURRENT as FAMILY
+from attnfuzz.harness.inside.execute import Execution
+from attnfuzz.harness.search.examples import run_examples
+from attnfuzz.harness.workers.task import Task
+from attnfuzz.kernels.gpu.direct import recurrent
+from attnfuzz.kernels.native import build
+from attnfuzz.kernels.native import recurrent_ops as native
+from attnfuzz.kernels.recurrent.backend import StateBackend
+from attnfuzz.reference.device import Device
+from attnfuzz.reference.recurrent.case import StateCase
+from attnfuzz.reference.recurrent.values import NORM_EPSILON
+from attnfuzz.strategies.lean import NO_LEAN
+
+pytest.importorskip("flashinfer")
+
+
+def rows_of(count: int, tokens: int = 1) -> torch.Tensor:
+    return torch.arange(count + 1, dtype=torch.int32) * tokens
+
+
+def update(given: dict[str, Any]) -> None:
+    slots, targets, starts = (given[name] for name in ("state_batch_indices", "dst_state_batch_indices", "cu_seqlens"))
+    for name in ("dt", "D", "dt_bias", "A"):
+        assert given[name].stride(-1) == 0
+    assert given["dt"].dtype == given["D"].dtype == given["dt_bias"].dtype
+    shared = {
+        **{name: given[name] for name in ("x", "B", "C", "z", "out")},
+        "dt": given["dt"][..., 0],
+        "A": given["A"][:, 0, 0],
+        "D": given["D"][:, 0],
+        "dt_bias": given["dt_bias"][:, 0],
+        "state": given["state"],
+    }
+    if starts is None:
+        known = torch.ones(len(slots), dtype=torch.bool)
+        one = {"slots": slots.contiguous(), "target_slots": targets.contiguous(), "cu_seqlens": rows_of(len(slots))}
+        native.selective_scan(**shared, **one, has_initial_state=known)
+    else:
+        assert given["cache_steps"] == slots.shape[1] == targets.shape[1]
+        native.selective_scan_verify(
+            **shared,
+            draft_slots=slots,
+            draft_targets=targets,
+            cu_seqlens=starts,
+            num_accepted=given["num_accepted_tokens"],
+        )
+
+
+def delta(given: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "query": given["q"].flatten(0, 1),
+        "key": given["k"].flatten(0, 1),
+        "value": given["v"].flatten(0, 1),
+        "a": given["a"].flatten(0, 1),
+        "b": given["b"].flatten(0, 1),
+        "out": given["output"].flatten(0, 1),
+        "state": given["initial_state"],
+        "eps": NORM_EPSILON,
+        "normed": given["use_qk_l2norm"],
+        **{name: given[name] for name in ("A_log", "dt_bias", "scale")},
+    }
+
+
+def decode(given: dict[str, Any]) -> None:
+    slots, targets = given["initial_state_indices"], given["output_state_indices"]
+    native.gated_delta_rule(
+        **delta(given),
+        slots=slots,
+        target_slots=targets,
+        cu_seqlens=rows_of(len(slots)),
+        has_initial_state=torch.ones(len(slots), dtype=torch.bool),
+    )
+
+
+def mtp(given: dict[str, Any]) -> None:
+    read, targets = given["initial_state_indices"], given["ssm_state_indices"]
+    assert given["disable_state_update"] is False
+    assert given["intermediate_states_buffer"] is None
+    assert given["output_state_indices"].equal(targets[:, -1])
+    # The state that is read, as the first of those after each token.
+    slots = torch.cat((read.int()[:, None], targets[:, 1:]), 1)
+    native.gated_delta_rule_verify(
+        **delta(given),
+        draft_slots=slots,
+        draft_targets=targets,
+        cu_seqlens=rows_of(*targets.shape),
+        num_accepted=torch.ones(len(targets), dtype=torch.int32),
+    )
+
+
+def prefill(given: dict[str, Any]) -> None:
+    assert given["gate_domain"] == "linear"
+    assert given["initial_state"] is given["output_state"]
+    read, targets = given["state_indices"], given["output_state_indices"]
+    native.given_delta_rule(
+        query=given["q"],
+        key=given["k"],
+        value=given["v"],
+        log_decay=given["g"].log(),
+        beta=given["beta"],
+        state=given["initial_state"],
+        slots=torch.where(read < 0, targets, read),
+        target_slots=targets,
+        cu_seqlens=given["cu_seqlens"],
+        has_initial_state=read >= 0,
+        out=given["output"],
+        scale=given["scale"],
+        eps=NORM_EPSILON,
+        normed=given["use_qk_l2norm_in_kernel"],
+    )
+
+
+def with_keys_first(function: Callable[[dict[str, Any]], None], given: dict[str, Any], name: str) -> None:
+    """Run a stand-in on a pool in the layout of native kernels, in which keys come before values."""
+    swapped = given[name]
+    pool = swapped.transpose(-1, -2).contiguous()
+    function({each: pool if value is swapped else value for each, value in given.items()})
+    swapped.copy_(pool.transpose(-1, -2))
+
+
+STAND_INS = {
+    "selective_state_update": (update, "state"),
+    "gated_delta_rule_decode_pretranspose": (decode, "initial_state"),
+    "gated_delta_rule_mtp": (mtp, "initial_state"),
+    "chunk_gated_delta_rule": (prefill, "initial_state"),
+}
+
+
+def call(module: str, name: str, /, **arguments: Any) -> None:
+    signature = inspect.signature(getattr(importlib.import_module(module), name))
+    bound = signature.bind(**arguments)
+    bound.apply_defaults()
+    function, pool = STAND_INS[name]
+    with_keys_first(function, bound.arguments, pool)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", recurrent.backends(), ids=lambda backend: backend.name)
+def test_drawn_cases_pass_on_native_kernels_behind_the_installed_signatures(
+    backend: StateBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slow, because FlashInfer is imported, and dims are those of models."""
+    build.load()
+    monkeypatch.setattr(recurrent, "call", call)
+    on_cpu = replace(backend, capability=replace(backend.capability, device=Device.CPU))
+    found: list[StateCase] = []
+    run_examples(FAMILY.cases(backend.capability, backend.name, NO_LEAN), found.append, examples=8, seed_of=1)
+    supported = 0
+    for case in found:
+        case.validate()
+        assert backend.capability.why_not(case) is None
+        run = Execution(Task(case=case, backend=backend.name), lambda _: None, backend=on_cpu)  # type: ignore[arg-type]
+        verdict = run.run()
+        assert verdict.failures == (), FAMILY.describe(case)
+        supported += verdict.unsupported is None
+    assert supported
+
+
+def test_modules_are_those_of_flashinfer() -> None:
+    module = importlib.import_module("flashinfer.jit.mamba")
+    signature = inspect.signature(module.gen_selective_state_update_sm90_module)
+    required = [name for name, each in signature.parameters.items() if each.default is each.empty]
+    assert len({each.name for each in recurrent.MAMBA.needed}) == len(recurrent.MAMBA.needed)
+    assert set(required) <= set(inspect.getsource(recurrent._spec).replace("=", " ").split())
