@@ -4,7 +4,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.recurrent.case import StateCase, StateMode, StateOp, StateRow, StateShape, StateStep
+from attnfuzz.reference.recurrent.case import OPTIONS, StateCase, StateMode, StateOp, StateRow, StateShape, StateStep
 from attnfuzz.strategies.plain_cases import spread
 
 if TYPE_CHECKING:
@@ -31,10 +31,7 @@ def _case(can: "StateCapability", backend: str, dtype: DType, state_dtype: DType
         dtype=dtype,
         state_dtype=dtype if can.op is StateOp.CONV else state_dtype,
         drafts=drafts,
-        normed=can.normed[0],
-        gated=can.gated[0],
-        biased=can.biased[0],
-        activated=can.activated[0],
+        **{name: getattr(can, name)[0] for name in OPTIONS},
     )
 
 

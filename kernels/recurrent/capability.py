@@ -5,10 +5,7 @@ from dataclasses import dataclass
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.recurrent.case import PaddedRow, StateCase, StateMode, StateOp
-
-OPTIONS = ("normed", "gated", "biased", "activated", "narrow", "no_skip", "no_step_bias", "no_softplus", "columns")
-"""Fields of cases of which a capability has the supported values."""
+from attnfuzz.reference.recurrent.case import OPTIONS, PaddedRow, StateCase, StateMode, StateOp
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -225,3 +225,7 @@ class StateCase(
         from attnfuzz.reference.recurrent.validity import validate_states  # noqa: PLC0415 - it imports this module
 
         validate_states(self)
+
+
+OPTIONS = ("normed", "gated", "biased", "activated", "narrow", "no_skip", "no_step_bias", "no_softplus", "columns")
+"""Fields of cases of which a capability has the supported values, the plainest first."""
