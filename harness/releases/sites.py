@@ -100,9 +100,12 @@ def _pip_install(requirement: str, target: Path) -> None:
 
 
 def _version_of(distribution: metadata.Distribution) -> Version | None:
-    text = distribution.metadata["Version"]
+    fields = distribution.metadata
+    # Since Python 3.12, reading a field that is missing is deprecated.
+    if "Version" not in fields:
+        return None
     try:
-        return Version(text) if text else None
+        return Version(fields["Version"])
     except InvalidVersion:
         return None
 

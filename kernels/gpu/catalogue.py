@@ -25,6 +25,7 @@ from attnfuzz.kernels.gpu.wrappers.holistic import HOLISTIC
 from attnfuzz.kernels.gpu.wrappers.pod import POD_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.sinks import SECOND_SINK_BACKENDS, SINK_BACKENDS, SINK_DECODE_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.sparse import SPARSE_BACKENDS
+from attnfuzz.kernels.gpu.wrappers.token_head_scales import TOKEN_HEAD
 
 DIRECT_BACKENDS: Final[tuple[GpuBackend, ...]] = (
     XQA,
@@ -58,6 +59,7 @@ GPU_BACKENDS: tuple[GpuBackend, ...] = (
     *DIRECT_BACKENDS,
     *WRAPPER_BACKENDS,
     *AUTO_BACKENDS,
+    TOKEN_HEAD,
     *DECODE_VARIANTS,
     *SINK_BACKENDS,
     *SINK_DECODE_BACKENDS,

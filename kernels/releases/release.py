@@ -84,7 +84,10 @@ def _version(project: Project, root: Path) -> str | None:
 def _in_metadata(project: Project, root: Path) -> str | None:
     """Read the version in a wheel's metadata."""
     found = next((path for path in root.glob(f"{project.file_name}-*.dist-info") if path.is_dir()), None)
-    return str(metadata.PathDistribution(found).metadata["Version"] or "") or None if found else None
+    if found is None:
+        return None
+    fields = metadata.PathDistribution(found).metadata
+    return str(fields["Version"]) or None if "Version" in fields else None
 
 
 def _in_git(root: Path) -> str | None:

@@ -159,7 +159,11 @@ class _Wrapper:
         pages = ids[indptr[index] : indptr[index + 1]]
         kv_len = max(len(pages) - 1, 0) * key.shape[1] + last[index]
         key, value = (_chosen(pool, pages).flatten(0, 1)[:kv_len] for pool in (key, value))
-        return key, value
+        if not self.settings.get("use_token_head_sf"):
+            return key, value
+        scales = (each.transpose(1, 2) if self.layout == "HND" else each for each in arguments["kv_cache_sf"])
+        own = (each[pages].flatten(0, 1)[:kv_len, :, None] for each in scales)
+        return key.float() * next(own), value.float() * next(own)
 
     def run(self, **arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
         inspect.signature(self.real.run).bind(self, **arguments)

@@ -8,6 +8,7 @@ import msgspec
 
 from attnfuzz.kernels.arguments.argument_forms import opened_in_forms
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.wrappers import token_head_scales
 from attnfuzz.kernels.gpu.wrappers.auto import AUTO_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.backends import WRAPPER_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.decode_variants import DECODE_VARIANTS
@@ -61,3 +62,4 @@ FA2_SINKS, FA3_SINKS = map(faked, SINK_BACKENDS)
 FA2_SINKS_SECOND, FA3_SINKS_SECOND = map(faked, SECOND_SINK_BACKENDS)
 FA2_SINKS_DECODE, FA3_SINKS_DECODE = map(faked, SINK_DECODE_BACKENDS)
 (AUTO_PAGED,) = map(faked, AUTO_BACKENDS)
+FA2_TOKEN_HEAD_SCALES = faked(token_head_scales.TOKEN_HEAD)

@@ -124,13 +124,16 @@ class PagedWrapperSession(PagedSession):
         wrapper.run(
             q=query[:planned],
             paged_kv_cache=self._kv.cache,
-            k_scale=self._case.scales.k,
-            v_scale=self._case.scales.v,
+            **self._cache_scales(),
             out=results.out[:planned],
             return_lse=True,
             sinks=self._sinks,
             **run_options(self._case, results[:planned]),
         )
+
+    def _cache_scales(self) -> dict[str, Any]:
+        """Return the scales of K and V as arguments of a run."""
+        return {"k_scale": self._case.scales.k, "v_scale": self._case.scales.v}
 
     def _rounded(self, output: Output, wrapper: PagedWrapper) -> Output:
         """Count the roundings of the kernel, and that of v_scale, by which the output is multiplied afterwards."""

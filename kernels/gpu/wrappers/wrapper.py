@@ -133,6 +133,10 @@ class WrapperKind:
         return LibraryCall(action=Action.METHOD, module=self.module, name=self.name, method=name, positional=positional)
 
 
+_WITHOUT_SIZE = ("non_blocking", "use_token_head_sf")
+"""Arguments of plans that `workspace_size` lacks."""
+
+
 class Wrapper:
     """A wrapper and its workspaces. With `buffers`, by the form's names, it is for graphs: plans are copied there.
 
@@ -243,7 +247,7 @@ class Wrapper:
     def _need(self, arguments: Mapping[str, Any]) -> WorkspaceNeed | None:
         """Return the workspace that the wrapper reports for a plan; None if it cannot."""
         try:
-            sized = {name: value for name, value in arguments.items() if name != "non_blocking"}
+            sized = {name: value for name, value in arguments.items() if name not in _WITHOUT_SIZE}
             floats, ints = call_method(self._wrapper, "workspace_size", **sized)
         except (Unsupported, NotImplementedError):
             return None

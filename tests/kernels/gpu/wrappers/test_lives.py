@@ -21,7 +21,7 @@ from attnfuzz.kernels.interface.backend import Op, Unsupported
 from attnfuzz.kernels.interface.library_call import OWN_INTEGERS
 from attnfuzz.kernels.libraries.torch_attention import block_mask
 from attnfuzz.reference.arguments import EarlierUse
-from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.case import Case, Mode, Scales
 
 pytest.importorskip("flashinfer", reason="the fake wrappers take what the installed ones take")
 import direct_on_cpu
@@ -47,7 +47,11 @@ def case_of(backend: str, *uses: EarlierUse, mode: Mode = Mode.DECODE) -> Case:
     mode = mode if mode in can.modes else Mode.EXTEND
     q_len = 1 if mode is Mode.DECODE else 2
     made = Case(
-        backend=backend, geometry=can.buckets[0].simplest, steps=(step(mode, (q_len, 40), (q_len, 21)),), life=uses
+        backend=backend,
+        geometry=can.buckets[0].simplest,
+        steps=(step(mode, (q_len, 40), (q_len, 21)),),
+        scales=Scales(granularity=can.granularities[0]),
+        life=uses,
     )
     assert can.why_not(made) is None
     return made

@@ -1,5 +1,6 @@
 """Modules that a bucket needs are those that a plan for its geometries loads."""
 
+import inspect
 import pickle
 from typing import Any
 
@@ -18,6 +19,7 @@ from attnfuzz.kernels.gpu.wrappers.sinks import (
     SINK_BACKENDS,
     SINK_DECODE_BACKENDS,
 )
+from attnfuzz.kernels.gpu.wrappers.token_head_scales import TOKEN_HEAD
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
@@ -143,3 +145,17 @@ def test_a_second_wrapper_with_sinks_loads_a_module_whose_name_was_compiled(
     _make_and_build(backend)
     loaded, built = asked_with_sinks
     assert {arguments[1] for arguments, _ in loaded} <= {arguments[1] for arguments, _ in built}
+
+
+@pytest.mark.skipif(
+    "use_token_head_sf" not in inspect.signature(modules.gen_batch_prefill_module).parameters, reason="since 0.7.4"
+)
+def test_modules_of_scales_per_token_and_head_are_made_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    for name in ("_gen_batch_prefill_primary_module", "_gen_batch_prefill_independent_paged_module"):
+        bind = inspect.signature(getattr(modules, name)).bind
+        monkeypatch.setattr(modules, name, lambda *args, bind=bind, **named: made.append(bind(*args, **named)))
+    for module in TOKEN_HEAD.modules_of(BUCKET)[:-1]:
+        module.spec()
+    assert [each.arguments["use_token_head_sf"] for each in made] == [True] * 4
+    assert [each.arguments["use_sliding_window"] for each in made] == [False, True] * 2

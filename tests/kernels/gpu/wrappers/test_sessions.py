@@ -1,5 +1,6 @@
 """Sessions over FlashInfer's wrappers, on fake wrappers that compute what their metadata says."""
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from attnfuzz.reference.geometry import Geometry, KvLayout
 pytest.importorskip("flashinfer", reason="the fake wrappers take what the installed ones take")
 import fake_wrappers
 import wrapper_backends
-from flashinfer import attention
+from flashinfer import attention, prefill
 
 LaunchesOf = Callable[[Case], list[Launched]]
 
@@ -49,6 +50,10 @@ VARIANTS = (
     # Since 0.7.4.
     *(("FA2_SINKS_DECODE", "FA3_SINKS_DECODE") * hasattr(attention, "BatchDecodeWithAttentionSinkWrapper")),
     "AUTO_PAGED",
+    *(
+        ("FA2_TOKEN_HEAD_SCALES",)
+        * ("use_token_head_sf" in inspect.signature(prefill.BatchPrefillWithPagedKVCacheWrapper.plan).parameters)
+    ),
 )
 GEOMETRY = Geometry(q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16)
 EIGHT_BITS = Geometry(
