@@ -198,7 +198,9 @@ class Hunt:
         if not verdict.passed:
             return self._alone(case, verdict, history)
         going_on, after_all = self._failures.after_explained(case, verdict)
-        known = Verdict(observations=verdict.passed)
+        # Alone, the case ends with the first step that fails.
+        first = min(each.step for each in verdict.passed)
+        known = Verdict(observations=tuple(each for each in verdict.passed if each.step == first))
         if not after_all:
             # This run ends with a failure that has a known fingerprint, but another cause.
             verdict = self._runner.verdict(going_on)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.ledger.entry import Entry
 from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.search.known import KnownCause
-from attnfuzz.harness.search.messages import Caught
+from attnfuzz.harness.search.messages import Caught, Lost
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.past import past_failures
@@ -81,6 +81,24 @@ def test_a_failure_behind_one_that_the_ledger_accepts_in_another_mode_is_caught_
     assert found.fingerprint == Fingerprint.of("fake", NEW)
 
 
+class BothPast(TwoSteps):
+    """A judge of two steps that go on after their failures."""
+
+    def verdict(self, case: Case) -> Verdict:
+        """Judge without running anything."""
+        verdict = super().verdict(case)
+        both = past_failures([Fingerprint.of("fake", self._new)], "fake")[0] in case.past
+        return Verdict(passed=(KNOWN, self._new), rows=1) if both and verdict.passed else verdict
+
+
+def test_a_failure_behind_a_known_one_is_not_expected_of_a_case_that_ends_with_the_known_one() -> None:
+    """The ledger accepts the second step's failure, which is known in another mode."""
+    entry = Entry(backend="fake", kind=NEW.kind, reason="known in all modes")
+    elsewhere = replace(Fingerprint.of("fake", NEW), mode="target_verify")
+    _, sent = hunt(BothPast(lambda _: True), examples=5, known=(KNOWN_AS, elsewhere), ledger=(entry,))
+    assert [each for each in sent if isinstance(each, Lost)] == []
+
+
 def test_a_case_does_not_go_on_after_a_failure_that_no_known_cause_explains() -> None:
     """Both steps fail as is known, the second one of a case for another reason."""
     again = replace(observed(Kind.NOT_FINITE), step=1)
@@ -89,12 +107,6 @@ def test_a_case_does_not_go_on_after_a_failure_that_no_known_cause_explains() ->
         KnownCause(name="sinks", case=WITH_SINKS, fingerprint=Fingerprint.of("fake", again), needs=("sinks",)),
     )
     known = tuple(cause.fingerprint for cause in causes)
-
-    class BothPast(TwoSteps):
-        def verdict(self, case: Case) -> Verdict:
-            both = past_failures([Fingerprint.of("fake", again)], "fake")[0] in case.past
-            verdict = super().verdict(case)
-            return Verdict(passed=(KNOWN, again), rows=1) if both and verdict.passed else verdict
 
     (found,) = found_by(BothPast(lambda _: True, again), known, causes=causes, examples=5)
     assert found.beside
