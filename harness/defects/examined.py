@@ -1,5 +1,6 @@
 """Planted defects as a part of `attnfuzz doctor`: the first of each layer, searched on drawn cases."""
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -56,12 +57,15 @@ def planted_defects(
 
 
 def _search(defect: Defect, runner: CaseRunner[Any], examples: int, seconds: float) -> _Search:
-    tried, found, late, until = 0, False, False, time.monotonic() + seconds
+    tried, found, late, until = 0, False, False, math.inf
 
     def visit(case: AnyCase) -> None:
-        nonlocal tried, found, late
+        nonlocal tried, found, late, until
         tried += 1
         found = bool(runner.verdict(case).failures)
+        if tried == 1:
+            # The first case may have waited for a compiler.
+            until = time.monotonic() + seconds
         late = not found and tried < examples and time.monotonic() > until
         if found or late:
             raise _Over
