@@ -66,7 +66,7 @@ def _search(defect: Defect, runner: CaseRunner[Any], examples: int, seconds: flo
         if tried == 1:
             # The first case may have waited for a compiler.
             until = time.monotonic() + seconds
-        late = not found and tried < examples and time.monotonic() > until
+        late = not found and tried < examples and time.monotonic() >= until
         if found or late:
             raise _Over
 
