@@ -31,6 +31,11 @@ _FORWARD_MODES = {
 """The modes by the server's names: a chunked prefill is an extend whose prefix is longer than one chunk."""
 
 
+def mode_of(batch: Any) -> Mode:
+    """Return the mode of a ForwardBatch; a chunked prefill is an extend."""
+    return Mode[batch.forward_mode.name]
+
+
 def forward_batch(server: Server, index: int) -> Any:
     """Return the ForwardBatch of step `index` before padding."""
     return batch_of(server, server.case.steps[index])

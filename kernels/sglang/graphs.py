@@ -158,7 +158,10 @@ class ServedGraphs:
         inputs = self._inputs(step, rows)
         with buffers.as_before_replays():
             self._planner.capture(backend, batch)
-            metadata = getattr(backend, "forward_decode_metadata", None)
+            # A backend of two parts has no plan of its own.
+            select = getattr(backend, "_select_backend", None)
+            planned = select(batch.forward_mode) if select else backend
+            metadata = getattr(planned, "forward_decode_metadata", None)
             q_len = planned_q_len(metadata)
             with record(self._bench, host=(buffers.seq_lens_cpu,)) as graph:
                 self._planner.within(backend, batch)

@@ -56,6 +56,7 @@ class SglangKind:
         whole_latents: Whether a layer passes latents and queries in one part, and not their rotated elements apart
             (0.5.23: models/deepseek_common/utils.py:65).
         cascades: Whether verifies of trees are merged from attention to prefixes and to drafts.
+        parts: The kinds of a server with one backend for prefills and another for decodes, in this order.
 
     """
 
@@ -77,11 +78,31 @@ class SglangKind:
     merged: frozenset[Mode] = frozenset()
     whole_latents: bool = False
     cascades: bool = False
+    parts: "tuple[SglangKind, SglangKind] | None" = None
 
     @property
     def server_name(self) -> str:
         """The value of --attention-backend."""
         return self.option or self.name
+
+    @property
+    def adapted_as(self) -> frozenset[str]:
+        """The names of the kinds whose changes to a release this one needs."""
+        return frozenset(part.name for part in self.parts or (self,))
+
+    def serving(self, mode: Mode, seed: int) -> "SglangKind":
+        """Return the kind that runs a mode on the server of a case with this seed: itself, unless it has parts.
+
+        Verifies and draft extends are prefills or decodes, as --speculative-attention-mode says, which the seed
+        chooses (models/deepseek_v2.py:1326, speculative/draft_utils.py:83).
+        """
+        if self.parts is None:
+            return self
+        prefill, decode = self.parts
+        if mode in (Mode.DECODE, Mode.DRAFT_DECODE):
+            return decode
+        # An even and an odd seed may have different workers.
+        return decode if mode.speculative and seed // 2 % 2 else prefill
 
     @property
     def path(self) -> str:
@@ -284,7 +305,68 @@ _KINDS: Final = (
     ),
 )
 
-KINDS: Final = {kind.name: kind for kind in _KINDS}
+_ALONE: Final = {kind.name: kind for kind in _KINDS}
+
+
+def _pair(prefill: str, decode: str) -> SglangKind:
+    """Return the kind of a server with --prefill-attention-backend and --decode-attention-backend.
+
+    A backend on trtllm-gen derives from one on FlashInfer's wrappers, and can only be paired with that one.
+    """
+    parts = _ALONE[prefill], _ALONE[decode]
+
+    def ops() -> tuple[Op, ...]:
+        return tuple({op.name: op for part in parts for op in part.ops()}.values())
+
+    def check(case: Case) -> None:
+        for part in parts:
+            part.check(case)
+
+    return SglangKind(
+        f"{prefill}+{decode}",
+        "hybrid_attn_backend",
+        "HybridAttnBackend",
+        parts[1].drafts,
+        _of_both(parts[0].capability, parts[1].capability),
+        ops=ops,
+        calibrated=parts[0].calibrated,
+        check=check,
+        captured_v2=max(part.captured_v2 for part in parts),
+        parts=parts,
+    )
+
+
+def _of_both(one: Capability, other: Capability) -> Capability:
+    """Return the cases that two backends of a server support."""
+    shared = {
+        name: tuple(each for each in getattr(one, name) if each in getattr(other, name))
+        for name in ("modes", "graph_modes", "dtypes", "page_sizes", "masks")
+    }
+    both = {
+        name: getattr(one, name) and getattr(other, name)
+        for name in ("windows", "sinks", "soft_cap", "attention_chunks")
+    }
+    return structs.replace(
+        one,
+        **shared,
+        **both,
+        head_dims=one.head_dims or other.head_dims,
+        max_head_dim=min(one.max_head_dim, other.max_head_dim),
+    )
+
+
+KINDS: Final = {
+    **_ALONE,
+    **{
+        kind.name: kind
+        for kind in (
+            _pair("fa3", "flashinfer"),
+            _pair("flashinfer", "trtllm_mha"),
+            _pair("fa3_mla", "flashmla"),
+            _pair("flashinfer_mla", "trtllm_mla"),
+        )
+    },
+}
 """All kinds, by name."""
 
 

@@ -28,7 +28,7 @@ from attnfuzz.kernels.releases.imports import (
 from attnfuzz.kernels.releases.release import Release
 from attnfuzz.kernels.releases.stubs import Stubs
 from attnfuzz.kernels.releases.versions import stubbed_in
-from attnfuzz.kernels.sglang.adaptations import STUBBED, ChangedName, changes_in
+from attnfuzz.kernels.sglang.adaptations import STUBBED, ChangedName, Inert, changes_in
 from attnfuzz.kernels.sglang.kinds import KINDS, SglangKind
 from attnfuzz.kernels.sglang.sparse.changes import import_sparse, sparse_changes_in
 from attnfuzz.kernels.sglang.sparse.kinds import SPARSE_KINDS
@@ -154,9 +154,14 @@ def as_kind(loaded: Loaded, name: str) -> Loaded:
     check_classes(loaded.release, {kind.path: (kind.backend,)})
     while _of_kind:
         _of_kind.pop()()
-    version = loaded.release.version
+    version, names = loaded.release.version, kind.adapted_as
     changes = (*changes_in(version, hopper=loaded.hopper), *sparse_changes_in(version))
-    _of_kind.extend(_make(loaded.release, change) for change in changes if name in change.kinds)
+    # The parts of a kind share modules: classes that only one of them leaves out are there.
+    _of_kind.extend(
+        _make(loaded.release, change)
+        for change in changes
+        if names.intersection(change.kinds) and not (change.value is Inert and len(names) > 1)
+    )
     return replace(loaded, kind=kind)
 
 

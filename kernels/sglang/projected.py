@@ -16,6 +16,7 @@ from attnfuzz.kernels.interface.backend import Output
 from attnfuzz.kernels.planning.queries import BmmScales, draw_queries, packed_rows, softmax_scale
 from attnfuzz.kernels.planning.slot_tokens import SlotTokens
 from attnfuzz.kernels.releases.errors import Moved
+from attnfuzz.kernels.sglang.batch import mode_of
 from attnfuzz.kernels.sglang.layer import Inputs
 from attnfuzz.kernels.sglang.pool import first_new, new_tokens
 from attnfuzz.kernels.sglang.runner import Server
@@ -63,7 +64,7 @@ class ProjectedAttention:
             chunked_prefix_cache_threshold=0 if chunked or self._case.seed % 2 else _THRESHOLD,
             qk_rope_head_dim=self._latent.rope,
         )
-        handler = handlers.AttentionBackendRegistry.get_handler(server.loaded.kind.server_name)
+        handler = handlers.AttentionBackendRegistry.get_handler(server.kind_serving(mode_of(batch)).server_name)
         return str(handler(attention, batch).name)
 
     def absorbs(self, batch: Any) -> bool:

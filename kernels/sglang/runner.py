@@ -15,6 +15,7 @@ from attnfuzz.kernels.planning.queries import softmax_scale
 from attnfuzz.kernels.releases.answers import ABSENT, ASKED, ServerMock
 from attnfuzz.kernels.releases.workspace import native_workspace
 from attnfuzz.kernels.sglang import process
+from attnfuzz.kernels.sglang.kinds import SglangKind
 from attnfuzz.kernels.sglang.layer import attention_layer, prefill_layer
 from attnfuzz.kernels.sglang.padding import ranks_of
 from attnfuzz.kernels.sglang.pins import REMEDY, pinned
@@ -109,6 +110,11 @@ class Server:
         """Return the shortest context of a server that runs the case."""
         return max((1 + self.draft_tokens, *self.case.slot_lengths().values(), *_before_drafts(self.case)))
 
+    def kind_serving(self, mode: Mode) -> SglangKind:
+        """Return the kind of backend that runs a mode."""
+        serving: SglangKind = self.loaded.kind.serving(mode, self.case.seed)
+        return serving
+
     def _make_pool(self) -> ServerPool:
         """Return the KV cache of the case."""
         return ServerPool(self.case, self.bench, _paged(self.case, self.bench.device, self.loaded.release.version))
@@ -124,10 +130,16 @@ class Server:
     def _arguments(self) -> dict[str, Any]:
         """Return the server's start arguments, by the fields of ServerArgs."""
         drafts = self.draft_tokens
+        prefill, decode = (self.kind_serving(mode).server_name for mode in (Mode.EXTEND, Mode.DECODE))
         arguments: dict[str, Any] = {
-            "attention_backend": self.loaded.kind.server_name,
+            "attention_backend": prefill,
             "page_size": self.case.geometry.page_size,
         }
+        if decode != prefill:
+            arguments |= {"prefill_attention_backend": prefill, "decode_attention_backend": decode}
+        if decode != prefill and drafts:
+            verifies = self.kind_serving(Mode.TARGET_VERIFY).server_name
+            arguments["speculative_attention_mode"] = "decode" if verifies == decode else "prefill"
         if _has(self.loaded, "model_executor/cuda_graph_config.py"):
             # A server derives it from its GPU (0.5.23: arg_groups/fields/exec_.py:606). Prefills run eagerly here.
             graphs = self.loaded.module("sglang.srt.model_executor.cuda_graph_config")
@@ -181,8 +193,8 @@ class Server:
             max_running_requests=own_rows.size,
             gpu_id=0,
             decode_num_tokens_per_req=lambda: self.draft_tokens or 1,
-            prefill_attention_backend_str=self.loaded.kind.server_name,
-            decode_attention_backend_str=self.loaded.kind.server_name,
+            prefill_attention_backend_str=self.kind_serving(Mode.EXTEND).server_name,
+            decode_attention_backend_str=self.kind_serving(Mode.DECODE).server_name,
             model=ServerMock("model", modules=lambda: [self.layer]),
             # No Mamba layers, and whole activations on each rank (0.5.23: model_runner.py).
             mambaish_config=None,

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from attnfuzz.kernels.planning.queries import cached_scales, draw_queries, packe
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import Below, KernelsBelow, below
 from attnfuzz.kernels.releases.rejection import rejections_of
-from attnfuzz.kernels.sglang.batch import count_tokens_of_ranks, forward_batch, new_keys, pad
+from attnfuzz.kernels.sglang.batch import count_tokens_of_ranks, forward_batch, mode_of, new_keys, pad
 from attnfuzz.kernels.sglang.drafts import DraftDecodes
 from attnfuzz.kernels.sglang.graphs import ServedGraphs
 from attnfuzz.kernels.sglang.layer import Inputs
@@ -70,15 +71,25 @@ class SglangSession(ABC):
         """Return the graphs of the server."""
         return ServedGraphs(self._server, self._orders.planner)
 
-    def _build(self) -> Any:
-        """Create an instance of the release's backend."""
-        return self._loaded.backend(self._server.model_runner)
+    def _build(self, mode: Mode) -> Any:
+        """Create an instance of the release's backend for the model that runs a mode."""
+        kind, runner = self._loaded.kind, self._server.model_runner
+        if kind.parts is None or mode in _OF_DRAFT_MODEL:
+            return self._serving(mode).backend(runner)
+        # 0.5.9: model_executor/model_runner.py:1760, in this order.
+        decode, prefill = (self._serving(served).backend(runner) for served in (Mode.DECODE, Mode.EXTEND))
+        return self._loaded.backend(runner, prefill_backend=prefill, decode_backend=decode)
+
+    def _serving(self, mode: Mode) -> Loaded:
+        """Return the release with the kind of backend that runs a mode."""
+        return replace(self._loaded, kind=self._server.kind_serving(mode))
 
     def _build_for_drafts(self, steps: int) -> Any:
         """Create the release's backend for the decodes of a draft model that drafts `steps` tokens."""
-        if self._case.geometry.window_left >= 0 and not self._loaded.kind.draft_windows:
+        serving = self._serving(Mode.DRAFT_DECODE)
+        if self._case.geometry.window_left >= 0 and not serving.kind.draft_windows:
             raise Unsupported("the release asserts that a draft model has no window")
-        return self._loaded.drafts(self._server.model_runner, 1, steps)
+        return serving.drafts(self._server.model_runner, 1, steps)
 
     @abstractmethod
     def _attend(self, backend: Any, batch: Any, inputs: Inputs) -> torch.Tensor:
@@ -100,7 +111,7 @@ class SglangSession(ABC):
 
     def _merges(self, step: Step) -> bool:
         """Return whether the outputs of a step are merged from rounded ones."""
-        kind = self._loaded.kind
+        kind = self._server.kind_serving(step.mode)
         cascade = kind.cascades and step.mode is Mode.TARGET_VERIFY and topk_of(self._case) > 1
         return cascade or step.mode in kind.merged
 
@@ -173,7 +184,7 @@ class SglangSession(ABC):
             verifies = any(step.mode is Mode.TARGET_VERIFY for step in self._case.steps)
             mode = Mode.TARGET_VERIFY if verifies else Mode.DECODE
         if mode not in self._backends:
-            self._backends[mode] = self._build()
+            self._backends[mode] = self._build(mode)
         # Padding and batches look up the backend in the runner.
         self._server.model_runner.attn_backend = self._backends[mode]
         return self._backends[mode]
@@ -217,7 +228,7 @@ class SglangMlaSession(SglangSession):
             return self._projected.attend(backend, batch, inputs)
         q_nope, q_rope = inputs.query.split([latent.rank, latent.rope], dim=-1)
         k_nope, k_rope = inputs.key.split([latent.rank, latent.rope], dim=-1)
-        whole = self._loaded.kind.whole_latents
+        whole = self._server.kind_serving(mode_of(batch)).whole_latents
         query, key = (inputs.query, inputs.key) if whole else (q_nope, k_nope)
         rotated = {} if whole else {"q_rope": q_rope, "k_rope": k_rope}
         out: torch.Tensor = backend.forward(

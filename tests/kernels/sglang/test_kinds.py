@@ -13,7 +13,7 @@ from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.kernels.releases.stand_ins import answered_by
 from attnfuzz.kernels.sglang.kinds import KINDS, capability_of
 from attnfuzz.kernels.sglang.torch_functions import attend
-from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.case import Case, Mask, Mode
 from attnfuzz.reference.geometry import Geometry
 
 GEOMETRY = Geometry(q_heads=1, kv_heads=1, head_dim_qk=8, head_dim_vo=8, page_size=4)
@@ -51,3 +51,27 @@ def test_draft_extends_of_requests_that_all_lack_a_prompt_are_not_run(name: str)
     KINDS[name].check(case)
     with pytest.raises(Unsupported, match="has a prompt"):
         KINDS[name].check(replace(case, steps=(replace(drafts, requests=drafts.requests[:1]),)))
+
+
+@pytest.mark.parametrize(("seed", "drafts"), [(0, "fa3"), (1, "fa3"), (2, "flashinfer"), (3, "flashinfer")])
+def test_the_seed_chooses_which_of_two_backends_verifies(seed: int, drafts: str) -> None:
+    kind = KINDS["fa3+flashinfer"]
+    served = {mode: kind.serving(mode, seed).name for mode in Mode}
+    assert served == {
+        Mode.DECODE: "flashinfer",
+        Mode.DRAFT_DECODE: "flashinfer",
+        Mode.TARGET_VERIFY: drafts,
+        Mode.DRAFT_EXTEND: drafts,
+        Mode.DRAFT_EXTEND_V2: drafts,
+        Mode.EXTEND: "fa3",
+        Mode.CHUNKED_PREFILL: "fa3",
+    }
+
+
+def test_two_backends_of_a_server_get_the_cases_that_both_support() -> None:
+    both = capability_of("flashinfer+trtllm_mha", Version("0.5.23"))
+    assert (both.page_sizes, both.head_dims) == ((16, 32, 64), (64, 128, 256))
+    assert both.windows
+    assert not both.sinks
+    assert both.masks == (Mask.CAUSAL,)
+    assert Mode.DRAFT_EXTEND_V2 not in capability_of("flashinfer_mla+trtllm_mla", Version("0.5.23")).graph_modes
