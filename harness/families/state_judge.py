@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log, sqrt
 
 import torch
@@ -154,6 +154,7 @@ def _bounds(part: _Judged, rows: int, alpha: float) -> tuple[torch.Tensor, torch
 
 def compared_state(result: StateResult) -> ComparedResult:
     """Return a step's outputs and pool beside the right ones, with a bound for each element."""
+    seen, result = result, replace(result, out=result.out.cpu(), before=result.before.cpu(), after=result.after.cpu())
     parts = _conv_parts(result) if result.case.op is StateOp.CONV else _recurrent_parts(result)
     rows = sum(part.right.shape[0] for part in parts)
     out, out_bound = result.out.clone(), torch.full(result.out.shape, torch.inf)
@@ -173,7 +174,7 @@ def compared_state(result: StateResult) -> ComparedResult:
     for slot in result.free:
         pool_bound[slot] = torch.inf
     return ComparedResult(
-        (ComparedTensor("out", result.out, out, out_bound), ComparedTensor("state", result.after, pool, pool_bound))
+        (ComparedTensor("out", seen.out, out, out_bound), ComparedTensor("state", seen.after, pool, pool_bound))
     )
 
 

@@ -3,10 +3,11 @@
 A step's output is copied from a GPU bit by bit, NaN payloads included.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, partial
+from typing import Any
 
 import torch
 
@@ -17,7 +18,7 @@ from attnfuzz.harness.memory.guarded import GuardedMemory, PlainMemory
 from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.memory.slabs import NoAddresses, OutOfMemory
 from attnfuzz.kernels.interface import transfers
-from attnfuzz.kernels.interface.backend import Output, Result
+from attnfuzz.kernels.interface.backend import JudgedOnHost, Output, Result
 from attnfuzz.kernels.interface.transfers import Pending, done, to_host
 from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.device import Device
@@ -101,6 +102,9 @@ def on_host(output: Result) -> Pending[Result]:
 
     A written cache is compared where it is, and attention to one is judged there.
     """
+    if isinstance(output, JudgedOnHost):
+        everything = Moving(tensor for tensor in tensors_in(output) if not tensor.is_cpu)
+        return Pending(everything.wait, lambda: with_tensors(output, everything.of)) if everything else done(output)
     if not isinstance(output, Output):
         return done(output)
     tensors = [output.out, output.lse, output.sinks, *(entry.query for entry in output.attended)]
@@ -124,6 +128,34 @@ def on_host(output: Result) -> Pending[Result]:
         )
 
     return Pending(moving.wait, moved)
+
+
+def tensors_in(value: object) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a value, and in the fields of dataclasses and the elements of tuples in it."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from tensors_in(each)
+    elif is_dataclass(value):
+        for each in fields(value):
+            yield from tensors_in(getattr(value, each.name))
+
+
+def with_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return a value in which each of `tensors_in` is replaced by its change; the value itself if none changes."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, tuple):
+        found = [with_tensors(each, change) for each in value]
+        same = all(new is old for new, old in zip(found, value, strict=True))
+        # A named tuple takes its elements one by one.
+        return value if same else type(value)(*found) if hasattr(value, "_fields") else tuple(found)
+    if not is_dataclass(value):
+        return value
+    held = {each.name: getattr(value, each.name) for each in fields(value)}
+    changed = {name: new for name, old in held.items() if (new := with_tensors(old, change)) is not old}
+    return replace(value, **changed) if changed else value  # type: ignore[type-var]
 
 
 class Moving:

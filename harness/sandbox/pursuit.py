@@ -11,7 +11,7 @@ from attnfuzz.harness.verdict.failures import DEATHS, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.recurrence import Recurrence, Rerun, Trial, is_known, runs_to_show
 from attnfuzz.harness.workers.postmortem import KILLED
 from attnfuzz.reference.any_case import AnyCase
-from attnfuzz.reference.case import Guard, Pace
+from attnfuzz.reference.case import Case, Guard, Pace
 
 STEADY_RUNS = 4
 """Number of runs of a failure that came back, all of which must fail for it to count as steady."""
@@ -59,8 +59,8 @@ class Pursued:
 class Pursuit:
     """Reruns of `case` to show `observation` again, also after the cases in `history`.
 
-    `late`: its device can be made to begin late; `came_back`: it failed in a fresh worker before. `clock` returns
-    seconds.
+    `late`: its device can be made to begin late, for which a case of attention has a field; `came_back`: it failed in a
+    fresh worker before. `clock` returns seconds.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Pursuit:
             Tries(runner, Rerun.LOAD, case, observation, load=load),
             Tries(runner, Rerun.GUARD, case.having(guard=other), observation),
         ]
-        if late and not case.late:
+        if late and isinstance(case, Case) and not case.late:
             self._ways.append(Tries(runner, Rerun.LATE, case.having(pace=Pace.LATE), observation))
 
     def is_steady(self) -> bool:

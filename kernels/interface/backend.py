@@ -329,7 +329,11 @@ class WrittenThenAttended:
     attend_again: Callable[[], Output]
 
 
-Result = Output | WrittenCache | WrittenThenAttended | ComparedResult
+class JudgedOnHost:
+    """A dataclass with a result of which every tensor is copied to the host before it is judged."""
+
+
+Result = Output | WrittenCache | WrittenThenAttended | ComparedResult | JudgedOnHost
 """The result of a step."""
 
 

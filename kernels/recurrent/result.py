@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from attnfuzz.kernels.interface.backend import JudgedOnHost
 from attnfuzz.reference.recurrent.case import StateCase, StateMode
 from attnfuzz.reference.recurrent.noise import StateNoise
 from attnfuzz.reference.recurrent.values import CaseValues, StepInputs
@@ -31,7 +32,7 @@ class TouchedRow:
 
 
 @dataclass(frozen=True)
-class StateResult:
+class StateResult(JudgedOnHost):
     """The outputs [tokens, value_heads, value_dim] of a step, or [tokens, channels], and its pool before and after.
 
     The slots in `free` may have any contents afterwards. `noise` describes a correct kernel, which was `given` decays

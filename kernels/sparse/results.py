@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from attnfuzz.kernels.interface.backend import NO_HOLE, Output, WrittenCache, WrittenTensor
+from attnfuzz.kernels.interface.backend import NO_HOLE, JudgedOnHost, Output, WrittenCache, WrittenTensor
 from attnfuzz.kernels.interface.compared import ComparedLists
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.sparse.indexer import Scoring
@@ -61,7 +61,7 @@ Part = Scored | Selected | SparselyAttended | WrittenCache
 
 
 @dataclass(frozen=True)
-class SparseResult:
+class SparseResult(JudgedOnHost):
     """The results of the ops of a step, in the order in which they ran on right inputs.
 
     `returned` describes values that functions returned, which are ignored, by the names of their ops.
@@ -82,9 +82,9 @@ def written_rows(
 ) -> WrittenCache:
     """Return rows [rows, width] with their bounds: every element is due."""
     rows = torch.arange(after.shape[0])
-    low, high = low[:, None], low[:, None] if high is low else high[:, None]
-    if high.data_ptr() == low.data_ptr():
-        high = low
+    exact = high is low
+    low = low.to(after.device)[:, None]
+    high = low if exact else high.to(after.device)[:, None]
     tensor = WrittenTensor(
         name,
         before.view(torch.int32)[None, :, None],

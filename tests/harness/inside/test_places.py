@@ -1,14 +1,19 @@
 """Outputs brought to the host: bit by bit, and one copy for all that lies in one storage."""
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import fake_guards
 import pytest
 import torch
 
 from attnfuzz.harness.inside import places
-from attnfuzz.harness.inside.places import Moving, on_host
+from attnfuzz.harness.inside.places import Moving, on_host, tensors_in, with_tensors
 from attnfuzz.kernels.cuda import guards
-from attnfuzz.kernels.interface.backend import Attended, Output
+from attnfuzz.kernels.interface.backend import Attended, JudgedOnHost, Output
 from attnfuzz.kernels.interface.transfers import Pending, done
+from attnfuzz.kernels.recurrent.result import StateResult
+from attnfuzz.kernels.sparse.results import SparseResult
 from attnfuzz.reference.dtypes import DType
 
 
@@ -98,3 +103,37 @@ def test_tensors_on_the_host_are_not_copied() -> None:
     output = Output(out=out, lse=None, attended=(entry,), bmm1_scale=1.0, bmm2_scale=1.0)
     assert on_host(output).result() is output
     assert Moving([torch.ones(3)]).of(out) is out
+
+
+class _Pair(NamedTuple):
+    first: torch.Tensor
+    second: int
+
+
+@dataclass(frozen=True)
+class _Part:
+    values: torch.Tensor
+    pair: _Pair
+    words: str = "kept"
+
+
+@dataclass(frozen=True)
+class _Result(JudgedOnHost):
+    parts: tuple[_Part, ...]
+    out: torch.Tensor | None
+
+
+def test_every_tensor_of_a_result_that_is_judged_on_the_host_is_found_and_replaced() -> None:
+    tensors = [torch.full((2,), float(number)) for number in range(5)]
+    result = _Result((_Part(tensors[0], _Pair(tensors[1], 7)), _Part(tensors[2], _Pair(tensors[3], 8))), tensors[4])
+    assert [each.data_ptr() for each in tensors_in(result)] == [each.data_ptr() for each in tensors]
+    moved = with_tensors(result, lambda tensor: tensor + 1)
+    assert [each.tolist() for each in tensors_in(moved)] == [(each + 1).tolist() for each in tensors]
+    assert (moved.parts[1].pair.second, moved.parts[1].words) == (8, "kept")
+    assert with_tensors(result, lambda tensor: tensor) is result
+    assert on_host(result).result() is result
+
+
+@pytest.mark.parametrize("kind", [SparseResult, StateResult])
+def test_results_of_sparse_attention_and_of_recurrences_are_judged_on_the_host(kind: type) -> None:
+    assert issubclass(kind, JudgedOnHost)

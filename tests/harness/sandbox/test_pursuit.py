@@ -14,12 +14,26 @@ from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.recurrence import SEEN_ONCE_RUNS, Recurrence, Rerun, is_known
 from attnfuzz.harness.workers.postmortem import KILLED
 from attnfuzz.reference.case import Case, Guard, Pace
+from attnfuzz.reference.recurrent.case import StateCase, StateMode, StateOp, StateRow, StateShape, StateStep
+from attnfuzz.reference.sparse.case import SparseCase, SparseMode, SparseOp, SparseRequest, SparseStep
 
 SUSPECT = decode(77)
 TRIGGER = decode(13)
 UNWRITTEN = observed(Kind.UNWRITTEN)
 FULL = Effort(4000, 40.0)
 FAULT = observed(Kind.ILLEGAL_ACCESS, "query")
+
+SPARSE = SparseCase(
+    backend="mine",
+    ops=(SparseOp.TOP_K,),
+    steps=(SparseStep(mode=SparseMode.DECODE, requests=(SparseRequest(1, 3),)),),
+)
+STATES = StateCase(
+    backend="mine",
+    op=StateOp.SSM,
+    shape=StateShape(heads=1, value_heads=1, key_dim=8, value_dim=8),
+    steps=(StateStep(mode=StateMode.DECODE, rows=(StateRow(lane=0, tokens=1, initial=True),)),),
+)
 
 Fails = Callable[["FakeWorkers", Case], bool]
 
@@ -38,7 +52,7 @@ class FakeWorkers:
         self.now += 0.01
         self.runs += 1
         self.ran.append(case)
-        wrong = kv_lens(case) == kv_lens(SUSPECT) and self._fails(self, case)
+        wrong = isinstance(case, Case) and kv_lens(case) == kv_lens(SUSPECT) and self._fails(self, case)
         return Verdict(observations=(self._observation,) if wrong else ())
 
     def renew(self) -> None:
@@ -137,6 +151,14 @@ def test_a_failure_that_needs_the_other_guard_is_filed_with_it() -> None:
 def test_a_device_that_can_begin_late_does(late: bool) -> None:
     pursued = pursue(FakeWorkers(lambda _, case: case.pace is Pace.LATE), late=late)
     assert pursued.recurrence.seen_once is not late
+
+
+@pytest.mark.parametrize("family", ["sparse", "states"])
+def test_a_case_of_another_family_has_no_late_device(family: str) -> None:
+    case = {"sparse": SPARSE, "states": STATES}[family]
+    workers = FakeWorkers(lambda *_: False)
+    pursued = Pursuit(workers, case, UNWRITTEN, (), Effort(20, 40.0), late=True, clock=lambda: workers.now).outcome()
+    assert pursued.recurrence.seen_once
 
 
 @pytest.mark.parametrize("kind", [Kind.ILLEGAL_ACCESS, Kind.MISALIGNED, Kind.WORKER_DIED, Kind.HANG])
