@@ -30,10 +30,11 @@ _ARCHS: Final = frozenset({Arch.HOPPER})
 
 @dataclass(frozen=True)
 class FlashInferStates(StateBackend):
-    """Functions of FlashInfer with the modules that they need, on GPUs of `archs`."""
+    """Functions of FlashInfer, which `needs` packages and modules, for GPUs of `archs`."""
 
     needed: tuple[Module, ...] = ()
     archs: frozenset[Arch] = _ARCHS
+    needs: tuple[str, ...] = ("flashinfer",)
 
     @property
     def libraries(self) -> tuple[tuple[Path, ...], ...]:
