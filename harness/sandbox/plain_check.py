@@ -18,7 +18,7 @@ from attnfuzz.harness.calls.trace import Untraceable
 from attnfuzz.harness.family import family_of, family_with
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.describe import call_lines
-from attnfuzz.harness.verdict.failures import DEATHS, Kind, Observation
+from attnfuzz.harness.verdict.failures import DEATHS, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.printable import in_a_line, printable
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.harness.verdict.wording import count
@@ -58,6 +58,19 @@ _KEPT = (
     "or a flag."
 )
 
+_DIFFERS = (
+    "The first of them fails otherwise when it is run once more: numbers are random, threads race, or the output is "
+    "still written after the function has returned."
+)
+
+_SMALL = 10.0
+"""Errors below this number of bounds may be roundings: a step of weights in int8 is twice that of bfloat16."""
+
+_ROUNDS = (
+    "The errors are less than ten times the bounds: the kernel may round more than its noise model says, such as "
+    "weights in 8 bits or logits in 16. Choose another model: docs/guides/noise-models.md."
+)
+
 _ALL_ROWS = re.compile(r"(\d+) of \1 such rows|^(?!.*such rows)", re.DOTALL)
 """A message that counts all rows as wrong, or none."""
 
@@ -85,7 +98,8 @@ class PlainCheck(NamedTuple):
     """The plain cases of a backend that were judged, the symptoms of those that failed, and the calls of the first.
 
     `beneath_nan` is the failure of the first if slots and pages without a token hold numbers instead of NaN, if it was
-    run so and failed. `passes_alone`: the first passes in a worker that has run no other case.
+    run so and failed. `passes_alone`: the first passes in a worker that has run no other case. `differs`: it fails
+    otherwise when it is repeated there.
     """
 
     backend: str
@@ -94,6 +108,7 @@ class PlainCheck(NamedTuple):
     calls: str = ""
     beneath_nan: str = ""
     passes_alone: bool = False
+    differs: bool = False
 
     @property
     def failed(self) -> int:
@@ -155,12 +170,16 @@ class PlainCheck(NamedTuple):
         first = self.symptoms[0].observation
         if self.passes_alone:
             return _KEPT
+        if self.differs and not first.mistakes:
+            return _DIFFERS
+        if all(map(_is_small, self.symptoms)):
+            return _ROUNDS
         if self.failed == len(self.judged):
             if self.is_past_the_end:
                 return (
-                    "Slots and pages without a token hold NaN. The kernel may read more keys than seq_lens says, which "
-                    "counts the new tokens of a request, too, other pages than block_tables says, or the axes of the "
-                    f"cache in another order.{self._with_numbers}"
+                    "Slots and pages without a token hold NaN, which a weight of 0 does not remove. The kernel may "
+                    "read more keys than seq_lens says, which counts the new tokens of a request, too, other pages "
+                    f"than block_tables says, or the axes of the cache in another order.{self._with_numbers}"
                 )
             if first.kind is Kind.UNWRITTEN and _ALL_ROWS.search(first.message):
                 name = "lse" if first.place == "lse" else "out"
@@ -182,6 +201,11 @@ class PlainCheck(NamedTuple):
                     "If the kernel does not support the former, leave them out of its Capability."
                 )
         return ""
+
+
+def _is_small(symptom: Symptom) -> bool:
+    found = symptom.observation
+    return not found.mistakes and found.margin is not None and found.margin < _SMALL
 
 
 def _only_in(failed: Iterable[AnyCase], passed: Iterable[AnyCase]) -> str:
@@ -217,16 +241,26 @@ def check(backend: str, runner: Runner) -> PlainCheck:
     symptoms = sorted(found.values(), key=lambda each: _rank(each.observation))
     result = PlainCheck(backend, tuple(judged), tuple(symptoms), _calls(symptoms, runner))
     if symptoms:
-        result = result._replace(passes_alone=_passes_alone(symptoms[0], runner))
+        passes_alone, differs = _again(symptoms[0], runner)
+        result = result._replace(passes_alone=passes_alone, differs=differs)
     return result._replace(beneath_nan=_beneath_nan(symptoms[0], runner)) if result.is_past_the_end else result
 
 
-def _passes_alone(symptom: Symptom, runner: Runner) -> bool:
-    """Return whether the first case of a symptom passes in a fresh worker. One that ended its worker was run in one."""
+def _again(symptom: Symptom, runner: Runner) -> tuple[bool, bool]:
+    """Return whether the first case of a symptom passes in a fresh worker, and whether it fails otherwise there again.
+
+    One that ended its worker was run in a fresh one. The case is repeated in one worker: random numbers are the same in
+    all workers, which are forked from one process.
+    """
     if symptom.observation.kind in DEATHS:
-        return False
+        return False, False
     runner.renew()
-    return not runner.verdict(symptom.cases[0]).failures
+    first, second = (runner.verdict(symptom.cases[0]) for _ in range(2))
+    return not first.failures, bool(first.failures) and _first_lines(first) != _first_lines(second)
+
+
+def _first_lines(verdict: Verdict) -> set[tuple[Kind, str, str]]:
+    return {(each.kind, each.place, each.message.partition("\n")[0]) for each in verdict.failures}
 
 
 def _beneath_nan(symptom: Symptom, runner: Runner) -> str:

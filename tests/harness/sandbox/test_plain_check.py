@@ -61,6 +61,9 @@ def arranges(*, k_cache, **_):
 def wrong(*, out, scale, **given):
     out.copy_(attention(scale=2 * scale, **given))
 
+def random(*, out, scale, **given):
+    out.copy_(attention(scale=scale, **given) * torch.rand(1).to(out.dtype))
+
 def reads_hnd(*, out, k_cache, v_cache, **given):
     k, v = (each.reshape(len(each), each.shape[2], each.shape[1], -1).transpose(1, 2) for each in (k_cache, v_cache))
     out.copy_(attention(k_cache=k, v_cache=v, **given))
@@ -84,6 +87,7 @@ RIGHT, RETURNS, RAISES, DIES, WRONG, READS_HND, READS_NO_TABLE, WIDENS_TABLE, KE
     FunctionBackend, (right, returns, raises, dies, wrong, reads_hnd, reads_no_table, widens_table, keeps_lengths)
 )
 LSE = FunctionBackend(writes_no_lse, contract=Contract(lse=LseBase.E))
+RANDOM = FunctionBackend(random)
 ARRANGED = FunctionBackend(never_called, arrange=arranges)
 """
 
@@ -222,6 +226,21 @@ def test_a_failure_that_depends_on_earlier_calls_is_recognized(named: Named) -> 
         found = check(named("KEEPS_LENGTHS"), runner)
     assert found.passes_alone
     assert "passes in a fresh process: something is kept from an earlier call" in found.words
+
+
+@pytest.mark.slow
+def test_random_numbers_are_reported_as_such(named: Named) -> None:
+    with Runner([named("RANDOM")]) as runner:
+        found = check(named("RANDOM"), runner)
+    assert (found.passes_alone, found.differs) == (False, True)
+    assert "fails otherwise when it is run once more: numbers are random" in found.words
+
+
+@pytest.mark.parametrize(("margin", "small"), [(1.8, True), (40.0, False), (None, False)])
+def test_small_errors_point_to_the_noise_model(margin: float | None, *, small: bool) -> None:
+    wrong = Observation(kind=Kind.OUTPUT_MISMATCH, place="out", message="x", margin=margin)
+    words = PlainCheck("mine", (decode_case("mine"),), (Symptom((decode_case("mine"),), wrong),)).words
+    assert ("docs/guides/noise-models.md" in words) is small
 
 
 @pytest.mark.slow
