@@ -203,7 +203,7 @@ types: TESTS = $(CURDIR)/tests
 types: BENCHMARKS = $(CURDIR)/benchmarks
 types: $(READY)
 	rm -rf $(BUILT)
-	$(BIN)/pip install --quiet --no-deps --target $(INSTALLED) .
+	$(BIN)/pip install --quiet --no-compile --no-deps --target $(INSTALLED) .
 	cd $(INSTALLED) && MYPYPATH=.:$(TESTS):$(TESTS)/fakes:$(BENCHMARKS) $(MYPY) --explicit-package-bases attnfuzz $(TESTS) $(BENCHMARKS) $(CURDIR)/conftest.py
 
 ## Who may import whom.

@@ -447,7 +447,7 @@ def test_a_driver_that_keeps_all_jobs_waiting_at_the_end_is_gone(tmp_path: Path,
 def test_a_job_without_a_worker_waits_for_no_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "SECONDS_PER_LOOK_AT_ALL", 0.0)
     monkeypatch.setattr(engine, "SECONDS_TO_REPORT", 0.0)
-    events = list(begin(plan(tmp_path, examples=None, seconds=0.5), ScriptedJobs([])).events())
+    events = list(begin(plan(tmp_path, examples=None, seconds=0.05), ScriptedJobs([])).events())
     assert not of(CaseAwaited, events)
 
 

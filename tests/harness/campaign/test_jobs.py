@@ -42,7 +42,6 @@ def test_a_job_searches_a_slice() -> None:
     assert (done.tally.searched, done.stopped_early) == (5, False)
 
 
-@pytest.mark.usefixtures("started")
 def test_a_job_finds_the_backends_that_the_main_process_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with a folder on `pythonpath` in pytest's configuration."""
     monkeypatch.syspath_prepend(tmp_path)

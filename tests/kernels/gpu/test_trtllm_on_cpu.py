@@ -18,7 +18,7 @@ SINCE_0_7_4 = (
 
 
 @pytest.mark.slow
-@examples(60, 80)
+@examples(42, 80)
 @pytest.mark.parametrize(
     "backend",
     ["HOPPER_MHA", "HOPPER_MHA_AS_SERVED", "HOPPER_MLA", "BLACKWELL_MHA", "BLACKWELL_MHA_WINDOWED", "BLACKWELL_MLA"],
