@@ -24,6 +24,8 @@ _HOPPER: Final = (9, 0)
 
 _BYTE: Final = 8
 
+_GEOMETRY: Final = "query heads, KV heads, head dim and page size"
+
 _TOKENS: Final = 3
 """Axes of a pool of tokens [token, head, dim]; a paged pool has one more."""
 
@@ -63,6 +65,8 @@ class PlannedWrapper:
     owner: str
     made_as: str = ""
     copies_metadata: ClassVar[bool] = True
+    _captured: tuple[int, ...] = ()
+    """The geometry of the last run, which a graph keeps: a plan for another one divides its work wrongly."""
     _custom_mask_buf: torch.Tensor | None = None
     _mask_indptr_buf: torch.Tensor | None = None
     _planned_window: int
@@ -97,6 +101,8 @@ class PlannedWrapper:
         self._page_size = given["page_size"]
         dim = given["head_dim"] if "head_dim" in given else given["head_dim_qk"]
         self._geometry = (given["num_qo_heads"], given["num_kv_heads"], dim, self._page_size)
+        if self._use_cuda_graph and (self._captured or self._geometry) != self._geometry:
+            raise ValueError(f"the plan's {_GEOMETRY} are {self._geometry}, but its graph has runs of {self._captured}")
         self._dtypes = (given["q_data_type"], given["kv_data_type"] or given["q_data_type"])
 
     def keep_lengths(self, lengths: torch.Tensor, indptr: torch.Tensor) -> None:
@@ -197,8 +203,8 @@ class PlannedWrapper:
         heads, slots = (-2, -3) if self._kv_layout == "NHD" else (-3, -2)
         found = (query.shape[1], pool.shape[heads], query.shape[2], pool.shape[slots])
         if found != self._geometry:
-            named = "query heads, KV heads, head dim and page size"
-            raise ValueError(f"{named} are {found}, but the wrapper was planned for {self._geometry}")
+            raise ValueError(f"{_GEOMETRY} are {found}, but the wrapper was planned for {self._geometry}")
+        self._captured = found
 
     def _in_pages(self, cache: Any) -> Any:
         """Return a pool of tokens as one of pages of one token (flashinfer/utils.py, _expand_4d)."""

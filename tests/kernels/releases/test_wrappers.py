@@ -181,6 +181,13 @@ def test_a_batch_of_another_size_than_the_graph_is_refused(bench: Bench) -> None
         fast_decode_plan(graph.wrapper, **metadata([1, 1, 1]), head_dim=DIM, **LAYER)
 
 
+def test_a_plan_for_another_layer_than_that_of_the_graph_is_refused(bench: Bench) -> None:
+    graph = Graph(bench)
+    swapped = {**LAYER, "page_size": DIM, "head_dim": PAGE}
+    with pytest.raises(ValueError, match=r"are \(2, 1, 4, 8\), but its graph has runs of \(2, 1, 8, 4\)"):
+        fast_decode_plan(graph.wrapper, **graph.fill([6, 3]), **swapped)
+
+
 @pytest.mark.usefixtures("bench")
 def test_an_argument_that_the_pinned_flashinfer_lacks_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="sinkhole"):
