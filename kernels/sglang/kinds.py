@@ -15,7 +15,7 @@ from attnfuzz.kernels.releases import planned_runs
 from attnfuzz.kernels.releases.latent_wrapper import LATENT_RUN
 from attnfuzz.kernels.sglang import flash_attention, flash_mla, triton
 from attnfuzz.kernels.sglang.orders import orders_of
-from attnfuzz.kernels.sglang.torch_functions import attend
+from attnfuzz.kernels.sglang.torch_functions import Uncompiled, attend, attend_in_blocks, mask_of_blocks
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, KvView, Mask, Mode, QueryView
@@ -223,6 +223,30 @@ _KINDS: Final = (
         ),
         ops=lambda: (SDPA,),
         stand_ins={"scaled_dot_product_attention": attend},
+        calibrated="torch_sdpa",
+        theory=lambda dtype: NoiseModel.torch_sdpa_cpu(dtype.torch_dtype),
+    ),
+    SglangKind(
+        "flex_attention",
+        "torch_flex_backend",
+        "TorchFlexAttnBackend",
+        # A server neither drafts with it nor captures graphs (server_args.py:1846), and pads no batch, as above. Its
+        # masks leave windows out.
+        "",
+        structs.replace(
+            _COMMON,
+            modes=_PLAIN,
+            graph_modes=(),
+            dtypes=(DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32),
+            page_sizes=_ANY_PAGES,
+            padding=False,
+        ),
+        ops=lambda: (SDPA,),
+        stand_ins={
+            "flex_attention": attend_in_blocks,
+            "create_block_mask": mask_of_blocks,
+            "torch": Uncompiled(),
+        },
         calibrated="torch_sdpa",
         theory=lambda dtype: NoiseModel.torch_sdpa_cpu(dtype.torch_dtype),
     ),

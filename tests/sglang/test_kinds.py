@@ -22,7 +22,7 @@ _EXTEND = Step(mode=Mode.EXTEND, requests=(Request(0, 5, 45), Request(1, 3, 3)),
 
 
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.13", "0.5.23"])
-@pytest.mark.parametrize("kind", ["torch_native", "triton", "fa3", "flashinfer"])
+@pytest.mark.parametrize("kind", ["torch_native", "flex_attention", "triton", "fa3", "flashinfer"])
 def test_a_decode_after_an_extend_is_right(kind: str, version: str, runner: Runner) -> None:
     # Prefills of flashinfer ignore windows (issue 33915), and those of torch_native did before 0.5.13 (PR 26516).
     # Decodes of Triton lose the oldest key of a window (PR 32087).

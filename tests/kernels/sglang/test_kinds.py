@@ -12,7 +12,7 @@ from small_cases import step
 from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.kernels.releases.stand_ins import answered_by
 from attnfuzz.kernels.sglang.kinds import KINDS, capability_of
-from attnfuzz.kernels.sglang.torch_functions import attend
+from attnfuzz.kernels.sglang.torch_functions import attend, attend_in_blocks
 from attnfuzz.reference.case import Case, Mask, Mode
 from attnfuzz.reference.geometry import Geometry
 
@@ -42,6 +42,29 @@ def test_attention_of_torch_is_launched() -> None:
         out = attend(query, key, key, scale=0.5, is_causal=False)
     assert launched == ["scaled_dot_product_attention"]
     assert torch.equal(out, torch.nn.functional.scaled_dot_product_attention(query, key, key, scale=0.5))
+
+
+def test_a_mask_of_blocks_hides_the_keys_of_blocks_that_it_leaves_out() -> None:
+    def launch(op: Any, arguments: dict[str, Any]) -> None:
+        op.function(**arguments)
+
+    blocks = SimpleNamespace(
+        seq_lengths=(torch.tensor(3), 3),
+        BLOCK_SIZE=(2, 2),
+        kv_num_blocks=torch.tensor([[[1, 0]]]),
+        kv_indices=torch.tensor([[[[0, 1], [1, 0]]]]),
+        full_kv_num_blocks=torch.tensor([[[0, 1]]]),
+        full_kv_indices=torch.tensor([[[[0, 1], [0, 1]]]]),
+        mask_mod=lambda _b, _h, row, key: row >= key,
+    )
+    query, key = torch.rand(1, 1, 3, 8), torch.rand(1, 1, 3, 8)
+    lower: Any = SimpleNamespace(launch=launch)
+    with answered_by(lower):
+        out = attend_in_blocks(query, key, key, block_mask=blocks)
+        with pytest.raises(ValueError, match=r"created for \(3, 3\) queries and keys, not for \(2, 3\)"):
+            attend_in_blocks(query[:, :, :2], key, key, block_mask=blocks)
+    seen = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 1, 0]]).bool()
+    assert torch.equal(out, torch.nn.functional.scaled_dot_product_attention(query, key, key, attn_mask=seen))
 
 
 @pytest.mark.parametrize("name", ["flashinfer_mla", "flashmla"])
