@@ -4,7 +4,7 @@ import torch
 
 from attnfuzz.kernels.interface.backend import WrittenCache, WrittenTensor
 from attnfuzz.kernels.sparse.inputs import NAN_BYTE, OpInputs, pool_pages
-from attnfuzz.reference.sparse.indexer import key_bounds, key_view, scale_bounds, scale_view
+from attnfuzz.reference.sparse.indexer import Quantised, key_bounds, key_view, scale_bounds, scale_view
 
 
 def new_keys(inputs: OpInputs) -> list[int]:
@@ -29,6 +29,24 @@ def cache_content(inputs: OpInputs, without: torch.Tensor | None = None) -> torc
     key_view(content, size)[pages, of_page, 0] = keys.view(torch.uint8)
     scale_view(content, size)[pages, of_page, 0, 0] = scales.view(torch.int32)
     return content
+
+
+def held_keys(inputs: OpInputs, cache: torch.Tensor) -> Quantised:
+    """Return all keys of a step as a cache holds them, and the right ones in the place of wrong ones.
+
+    A kernel that computes another scale within its bounds rounds some numbers the other way, and scores what it wrote.
+    """
+    size, slots, right = inputs.geometry.page_size, inputs.all_slots, inputs.index_cache_keys
+    pages, of_page = slots // size, slots % size
+    scales = scale_view(cache, size)[pages, of_page, 0, 0].view(torch.float32)
+    numbers = key_view(cache, size)[pages, of_page, 0].view(right.keys.dtype)
+    exact = inputs.index_keys.float()
+    low, high = scale_bounds(exact, powers=inputs.geometry.powers)
+    within = (low <= scales) & (scales <= high)
+    bounds = key_bounds(exact, torch.where(within, scales, high))
+    within &= ((bounds.low.float() <= numbers.float()) & (numbers.float() <= bounds.high.float())).all(-1)
+    keys = torch.where(within[:, None], numbers.view(torch.uint8), right.keys.view(torch.uint8))
+    return Quantised(keys.view(right.keys.dtype), torch.where(within, scales, right.scales))
 
 
 def written_keys(

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from msgspec import structs
-
 from attnfuzz.kernels.interface.backend import Bench, Op
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
 from attnfuzz.kernels.releases.release import release_of
@@ -33,8 +31,7 @@ class SglangSparseBackend(BelowSglang):
     @property
     def capability(self) -> SparseCapability:
         """The cases of the kind in this version."""
-        can = self.kind.sparse
-        return structs.replace(can, replays=False) if self.version < self.kind.captured_v2 else can
+        return self.kind.capability_in(self.version)
 
     def noise(self, dtype: DType) -> NoiseModel:
         """Return the noise of the native kernels."""

@@ -304,11 +304,12 @@ def _flash_mla_with_kvcache(
 ) -> tuple[torch.Tensor, None]:
     """Stand in for the decode of packed latents, which attends to the keys in lists, whatever its schedule."""
     assert is_fp8_kvcache
-    del block_table, tile_scheduler_metadata
+    # Sparse decodes ignore the lengths (sgl-flash-mla 1.0.0: flash_mla/flash_mla_interface.py).
+    del block_table, cache_seqlens, tile_scheduler_metadata
     rows = len(q)
-    if len(cache_seqlens) != rows or len(num_splits) != rows + 1:
+    if len(num_splits) != rows + 1:
         # csrc/api/sparse_decode.h: KU_CHECK_SHAPE
-        raise RuntimeError(f"q has {rows} rows, cache_seqlens {len(cache_seqlens)}, num_splits {len(num_splits)}")
+        raise RuntimeError(f"num_splits must have shape (b+1): q has {rows} rows, num_splits {len(num_splits)}")
     out = torch.empty(*q.shape[:-1], head_dim_v, dtype=q.dtype)
     keys = k_cache.view(torch.uint8).flatten(0, 2)
     _launch_attention(q.squeeze(1), keys, indices, out.squeeze(1), softmax_scale)

@@ -21,7 +21,7 @@ class DsaKind(SglangKind):
     """A kind of server: `sparse` are its cases, `options` its start arguments for each format of the KV cache.
 
     `environment` are its variables, `gpu` is the compute capability of its GPU. With `drafting`, it runs the draft
-    model.
+    model. From the first version of `wide` to the one before the second, it takes lists of 2,048 alone.
     """
 
     sparse: SparseCapability = field(default_factory=SparseCapability)
@@ -29,7 +29,20 @@ class DsaKind(SglangKind):
     environment: Mapping[str, str] = field(default_factory=dict)
     gpu: tuple[int, int] = (9, 0)
     drafting: bool = False
+    wide: tuple[Version, Version] | None = None
 
+    def capability_in(self, version: Version) -> SparseCapability:
+        """Return the cases of such a server in a version."""
+        can = self.sparse
+        if version < self.captured_v2:
+            can = structs.replace(can, replays=False)
+        if self.wide is not None and self.wide[0] <= version < self.wide[1]:
+            can = structs.replace(can, top_ks=(_WIDTH,))
+        return can
+
+
+_WIDTH: Final = 2048
+"""The length of the lists of DeepSeek-V3.2 and GLM."""
 
 _DSA: Final = SparseCapability(
     chains=(CHAIN,),
@@ -87,6 +100,10 @@ _UNFUSED: Final = {"SGLANG_DSA_FUSE_TOPK": "0"}
 """Lists have positions, of which the attention makes slots (environ.py:1978)."""
 
 
+_WIDE: Final = (Version("0.5.15.post1"), Version("0.5.21"))
+"""Versions whose transform has no other width (0.5.20: kernels/ops/attention/dsa/transform_index.py:197, :223)."""
+
+
 _BLACKWELL: Final = {KvFormat.LATENT: {"dsa_prefill_backend": "trtllm", "dsa_decode_backend": "trtllm"}}
 """Its kernels take raw latents, in bfloat16 here (mem_cache/kv_cache_configurator.py:3438)."""
 
@@ -120,7 +137,11 @@ SPARSE_KINDS: Final = {
     for kind in (
         _kind("dsa", _HOPPER),
         _kind("dsa_ragged", _SPARSE_PREFILL),
-        _kind("dsa_unfused", _HOPPER, _SPARSE | _UNFUSED),
+        replace(
+            _kind("dsa_unfused", _HOPPER, _SPARSE | _UNFUSED),
+            sparse=structs.replace(_DSA, top_ks=(*_DSA.top_ks, _WIDTH)),
+            wide=_WIDE,
+        ),
         _kind("dsa_draft", _HOPPER, drafting=True),
         replace(
             _kind("dsa_trtllm", _BLACKWELL),

@@ -24,7 +24,7 @@ from attnfuzz.kernels.sglang.sparse.pool import SparsePool
 from attnfuzz.kernels.sglang.sparse.server import SparseServer
 from attnfuzz.kernels.sglang.sparse.steps import capture_of, drafts_of, served
 from attnfuzz.kernels.sglang.sparse.writes import written_latents
-from attnfuzz.kernels.sparse.index_cache import written_keys
+from attnfuzz.kernels.sparse.index_cache import held_keys, written_keys
 from attnfuzz.kernels.sparse.inputs import OpInputs
 from attnfuzz.kernels.sparse.results import Part, Selected, SparselyAttended, SparseResult
 from attnfuzz.reference.case import Launch, Step
@@ -187,7 +187,7 @@ class _OnServer(SglangSession):
         rows = inputs.rows[: inputs.step.tokens]
         lengths = tuple(row.length for row in rows)
         starts = (0,) * len(rows)
-        keys, scales = inputs.index_cache_keys
+        keys, scales = held_keys(inputs, self._pool.index_keys[1:])
         scoring = Scoring(
             inputs.index_queries[: len(rows)],
             inputs.index_weights[: len(rows)],

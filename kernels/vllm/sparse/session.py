@@ -11,7 +11,7 @@ from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.deep_gemm import LOGITS, PAGED_LOGITS
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, code_of
 from attnfuzz.kernels.releases.rejection import rejections_of
-from attnfuzz.kernels.sparse.index_cache import cache_content, new_keys, written_keys
+from attnfuzz.kernels.sparse.index_cache import cache_content, held_keys, new_keys, written_keys
 from attnfuzz.kernels.sparse.inputs import OpInputs
 from attnfuzz.kernels.sparse.results import Part, Selected, SparseResult, written_rows
 from attnfuzz.kernels.vllm.adaptations import PINNED
@@ -109,7 +109,7 @@ class IndexerSession(PlannedSession):
         self, inputs: OpInputs, lists: torch.Tensor, order: torch.Tensor, tokens: tuple[tuple[int, int], ...]
     ) -> Selected:
         """Return the lists of the rows of the step in an order, beside the scores of their keys within an error."""
-        keys, scales = inputs.index_cache_keys
+        keys, scales = held_keys(inputs, self._cache)
         rows = [inputs.rows[at] for at in order.tolist()]
         firsts = tuple(inputs.keys_from[row.request] for row in rows)
         lengths = tuple(row.length for row in rows)
