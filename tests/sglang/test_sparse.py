@@ -97,7 +97,7 @@ def test_drafts_that_are_padded_after_their_plan_are_found(runner: Runner) -> No
     """docs/findings/sglang-dsa-draft-padding.md."""
     (failure,) = failures("sglang==0.5.23:dsa_draft", runner, 40, Ledger())
     assert failure.kind is Kind.RAISED
-    assert "batch_size must be equal to batch_size_k" in failure.detail or "num_splits" in failure.detail
+    assert "batch_size must be equal to batch_size_k" in failure.message or "num_splits" in failure.message
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
