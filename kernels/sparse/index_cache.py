@@ -34,7 +34,7 @@ def cache_content(inputs: OpInputs, without: torch.Tensor | None = None) -> torc
 def held_keys(inputs: OpInputs, cache: torch.Tensor) -> Quantised:
     """Return all keys of a step as a cache holds them, and the right ones in the place of wrong ones.
 
-    A kernel that computes another scale within its bounds rounds some numbers the other way, and scores what it wrote.
+    A kernel that computes another scale within its bounds rounds some numbers the other way, and scores those.
     """
     size, slots, right = inputs.geometry.page_size, inputs.all_slots, inputs.index_cache_keys
     pages, of_page = slots // size, slots % size

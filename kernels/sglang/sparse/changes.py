@@ -112,14 +112,14 @@ CHANGES: Final = (
     ),
     _change("utils", "get_device_sm", _device_sm, "layers/attention/dsa_backend.py:4076", _OF_KIND),
     _change("utils", "is_blackwell", _is_blackwell, "layers/attention/dsa_backend.py:4088", _OF_KIND),
-    _change(_BACKEND, "get_platform", _platform, "layers/attention/dsa_backend.py:954", _OF_KIND, "0.5.20"),
+    _change(_BACKEND, "get_platform", _platform, "layers/attention/dsa_backend.py:954", _OF_KIND, "0.5.19"),
     _change(
         _BACKEND,
         "is_sm100_supported",
         _is_blackwell,
         "layers/attention/dsa_backend.py:672 (0.5.18)",
         _OF_KIND,
-        before="0.5.20",
+        before="0.5.19",
     ),
     _change(
         _INDEXER,
