@@ -1,5 +1,6 @@
 """The part of the build that pyproject.toml can't state: on a package index, README's relative links lead nowhere."""
 
+import functools
 import posixpath
 import re
 import tomllib
@@ -10,6 +11,7 @@ ROOT = Path(__file__).resolve().parent
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)\s]+)\)")
 
 
+@functools.cache
 def source() -> str | None:
     """Return the address of the repository, if pyproject.toml has one."""
     address: str | None = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {}).get("Source")

@@ -1,11 +1,16 @@
 """Stands for campaigns against servers: in this process, without waiting, in batches that depend on no clock."""
 
+import http.client
+import io
+import itertools
+import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from fake_llm_server import HERE
+from fake_llm_server import HERE, FakeFault, FakeLlm
 
+from attnfuzz.harness.serve.client import Client
 from attnfuzz.harness.serve.target import TestedServer
 from attnfuzz.harness.serve.trace import Burst, Prompt, RequestTrace, ServedRequest
 
@@ -30,6 +35,68 @@ def wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for name, value in quick.items():
         monkeypatch.setattr(f"attnfuzz.harness.serve.{name}", value)
+    _answer_at_once(monkeypatch)
+
+
+def _answer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handle requests in the threads that make them, without connections. A server that hangs keeps its own."""
+    connection = Client._connection
+
+    def at_once(client: Client, timeout: float) -> http.client.HTTPConnection:
+        made, llm = connection(client, timeout), HERE.get(client.port)
+        if llm is not None and llm.fault is not FakeFault.HANG:
+            made.sock = cast("Any", _Wire(llm))
+        return made
+
+    monkeypatch.setattr(Client, "_connection", at_once)
+
+
+class _Wire:
+    """A client's end of a connection: the server answers while the client reads."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, llm: FakeLlm) -> None:
+        if llm.http.fileno() < 0:
+            raise ConnectionRefusedError
+        self._llm, self._address, self._request = llm, ("here", next(self._numbers)), b""
+        self._wait: float | None = None
+        with llm.changed:
+            llm.unread[self._address] = None
+
+    def sendall(self, data: bytes) -> None:
+        self._request += data
+
+    def makefile(self, *_: Any) -> io.BytesIO:
+        """Return the answer, after it is complete."""
+        end = _ServerEnd(self._request)
+        self._llm.http.RequestHandlerClass(cast("Any", end), self._address, self._llm.http)
+        return io.BytesIO(end.answer)
+
+    def settimeout(self, seconds: float) -> None:
+        self._wait = seconds
+
+    def recv(self, _: int) -> bytes:
+        """Wait for the answer, which is dropped. The server goes on."""
+        answering = threading.Thread(target=self.makefile, daemon=True)
+        answering.start()
+        answering.join(self._wait)
+        return b""
+
+    def close(self) -> None: ...
+
+
+class _ServerEnd:
+    def __init__(self, request: bytes) -> None:
+        self._request, self.answer = request, b""
+
+    def makefile(self, *_: Any) -> io.BytesIO:
+        return io.BytesIO(self._request)
+
+    def sendall(self, data: bytes) -> None:
+        self.answer += data
+
+    def close(self) -> None: ...
 
 
 def draw_again(monkeypatch: pytest.MonkeyPatch) -> None:
