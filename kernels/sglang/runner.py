@@ -160,10 +160,11 @@ class Server:
         allocator = ServerMock(
             "token_to_kv_pool_allocator",
             get_kvcache=lambda: own_pool,
-            # Slots are physical, not virtual (0.5.15: layers/attention/triton_backend.py:155, 0.5.17:
+            # Slots are physical, not virtual (0.5.15: layers/attention/triton_backend.py:155, 0.5.17: :167 and
             # unified_mem_hooks.py:62), and those of one pool for all layers
             # (layers/attention/triton_backend.py:1287).
             translate_kv_loc=ABSENT,
+            translate_kv_loc_dense=ABSENT,
             full_v2p_page_table=ABSENT,
             translate_loc_from_full_to_swa=ABSENT,
         )
