@@ -173,7 +173,9 @@ class AttentionFamily(Family[Case]):
         return ways_of_steps(case, failing_step)
 
     def parts(self, case: Case, failing_step: int) -> Iterator[Case]:
-        last = failing_step if failing_step >= 0 else len(case.steps) - 1
+        # Captures alone are no case: they come with the next step.
+        first = next(index for index, step in enumerate(case.steps) if step.requests)
+        last = max(failing_step, first) if failing_step >= 0 else len(case.steps) - 1
         yield cut(replace(case, relation=None), last)
         if case.relation is not None:
             other = related(case)
