@@ -53,6 +53,7 @@ _OF_STATES: Final = (
     "sglang.srt.layers.attention.hybrid_linear_attn_backend",
     "sglang.srt.layers.attention.linear.gdn_backend",
     "sglang.srt.layers.attention.linear.kda_backend",
+    "sglang.srt.layers.attention.mamba.mamba",
     "sglang.srt.layers.radix_linear_attention",
     "sglang.srt.speculative.spec_utils",
 )

@@ -55,6 +55,7 @@ def test_prompts_drafts_and_commits_are_right(kind: str, version: str, runner: R
             state_dtype=DType.BFLOAT16,
             drafts=2,
             normed=can.normed[0],
+            activated=can.activated[0],
             padded_row=PaddedRow.DUMMY,
         )
     )

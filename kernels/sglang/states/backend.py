@@ -27,4 +27,6 @@ def _open(backend: PlannedStates, case: StateCase, bench: Bench) -> Any:
     kind, loaded = STATE_KINDS[backend.named.kind], load(release_of(SGLANG, backend.named.release))
     if loaded.release.version < kind.since:
         raise Unsupported(f"this layer of SGLang before {kind.since}")
+    if loaded.release.version < kind.padded_since and any(step.padding and not step.replayed for step in case.steps):
+        raise Unsupported(f"padding outside of graphs in front of this layer of SGLang before {kind.padded_since}")
     return SglangStateSession(backend, loaded, kind, case, bench)

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar
 
 import torch
 
@@ -20,13 +20,28 @@ class StateKernels:
     results are stored in `convolved` where the recurrence gets them.
     """
 
+    functions: ClassVar[tuple[str, ...]] = (
+        "causal_conv1d_fn",
+        "causal_conv1d_update",
+        "fused_gdn_gating",
+        "chunk_gated_delta_rule",
+        "chunk_kda",
+        "fused_recurrent_kda_packed_decode",
+        "fused_recurrent_gated_delta_rule_packed_decode",
+        "fused_sigmoid_gating_delta_rule_update",
+        "fused_recurrent_gated_delta_rule_update",
+        "fused_mamba_state_scatter_with_mask",
+        "fused_conv_window_scatter_with_mask",
+    )
+    """The names of the release's functions."""
+
     def __init__(self, kind: LinearKind, states: torch.Tensor, slots: int) -> None:
         self._kind, self._states, self._slots = kind, states, slots
         self.convolved: torch.Tensor | None = None
 
     def install(self) -> None:
         """Replace the release's kernels in all of its modules."""
-        functions = {name: getattr(self, name) for name in _FUNCTIONS}
+        functions = {name: getattr(self, name) for name in self.functions}
         for name in [name for name in sys.modules if name.startswith("sglang.")]:
             module = vars(sys.modules[name])
             module.update({each: function for each, function in functions.items() if each in module})
@@ -92,6 +107,11 @@ class StateKernels:
         given = {"x": packed, "weight": weight, "bias": bias, "activated": activation is not None, "out": out}
         starts = torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32, device=x.device)
         initial = torch.ones(rows, dtype=torch.bool, device=x.device)
+        if len(conv_state_indices) < rows:
+            raise IndexError(
+                f"the convolution has {rows} rows, and conv_state_indices {len(conv_state_indices)}: the kernel reads "
+                "behind the last of them"
+            )
         if intermediate_conv_window is not None:
             assert intermediate_state_indices is not None
             self._keep_windows(
@@ -256,6 +276,8 @@ class StateKernels:
         scale: float | None = None,
     ) -> dict[str, Any]:
         """Return the arguments of a native kernel for inputs [1, tokens, heads, dim]; scale is 1/sqrt(d) by default."""
+        if self._kind.convolves:
+            return {"query": q[0], "key": k[0], "value": v[0]}
         tokens, heads = v.shape[1:3]
         if self._kind.decays_by_channel:
             a, b = a.reshape(tokens, heads, -1), b.reshape(tokens, heads)
@@ -289,7 +311,20 @@ class StateKernels:
         assert intermediate_states_buffer is not None
         assert intermediate_state_indices is not None
         out = torch.empty_like(given["value"])
-        rows, drafts = len(starts) - 1, intermediate_states_buffer.shape[1]
+        self._drafts(given, out, slots, starts, intermediate_states_buffer.shape[1], intermediate_state_indices)
+        return out.unsqueeze(0)
+
+    def _drafts(
+        self,
+        given: dict[str, Any],
+        out: torch.Tensor,
+        slots: torch.Tensor,
+        starts: torch.Tensor,
+        drafts: int,
+        intermediate_state_indices: torch.Tensor,
+    ) -> None:
+        """Run rows of `drafts` tokens, which leave their slots as they are and keep the state after each token."""
+        rows = len(starts) - 1
         read = slots[:rows].int().unsqueeze(1)
         token = torch.arange(drafts, dtype=torch.int32, device=read.device)
         kept = self._slots + intermediate_state_indices[:rows].int().unsqueeze(1) * drafts + token
@@ -303,7 +338,6 @@ class StateKernels:
             num_accepted=torch.ones(rows, dtype=torch.int32, device=read.device),
             out=out,
         )
-        return out.unsqueeze(0)
 
     def _rows(
         self, given: dict[str, Any], states: torch.Tensor, slots: torch.Tensor, starts: torch.Tensor
@@ -311,9 +345,7 @@ class StateKernels:
         """Run rows that keep their last state. Returns out [1, tokens, heads, value_dim]."""
         out = torch.empty_like(given["value"])
         if self._kind.convolves:
-            assert self.convolved is not None
-            parts = [given[name].flatten(1) for name in ("query", "key", "value")]
-            self.convolved[: len(out)].copy_(torch.cat(parts, dim=-1))
+            self._keep_convolved(*(given[name] for name in ("query", "key", "value")))
             return out.zero_().unsqueeze(0)
         rows = slots[: len(starts) - 1].int()
         self._launch(
@@ -327,6 +359,11 @@ class StateKernels:
             out=out,
         )
         return out.unsqueeze(0)
+
+    def _keep_convolved(self, *parts: torch.Tensor) -> None:
+        """Store the parts [tokens, heads, dim] of a convolution's results."""
+        assert self.convolved is not None
+        self.convolved[: len(parts[0])].copy_(torch.cat([part.flatten(1) for part in parts], dim=-1))
 
     # Copies
 
@@ -345,18 +382,3 @@ class StateKernels:
         dst[:, at] = src[:, row, step].to(dst.dtype)
 
     fused_conv_window_scatter_with_mask = fused_mamba_state_scatter_with_mask
-
-
-_FUNCTIONS: Final[tuple[str, ...]] = (
-    "causal_conv1d_fn",
-    "causal_conv1d_update",
-    "fused_gdn_gating",
-    "chunk_gated_delta_rule",
-    "chunk_kda",
-    "fused_recurrent_kda_packed_decode",
-    "fused_recurrent_gated_delta_rule_packed_decode",
-    "fused_sigmoid_gating_delta_rule_update",
-    "fused_recurrent_gated_delta_rule_update",
-    "fused_mamba_state_scatter_with_mask",
-    "fused_conv_window_scatter_with_mask",
-)

@@ -28,20 +28,28 @@ CHANNELS: Final = 4
 class LinearKind:
     """A part of a recurrent layer.
 
-    The backend is one of the classes in `classes`, in `module` if a release has it, and otherwise in `HYBRID`. The
-    layer runs the op of `kernels`, native ones; the layer's other op returns its inputs. Releases before `since` call
-    other kernels.
+    The backend is the class `class_name`, in `module` if a release has it, and otherwise in `HYBRID`. The
+    layer has a convolution and a `recurrence`. It runs the op of `kernels`, native ones, and its other op returns its
+    inputs. Releases before `since` call other kernels, and those before `padded_since` pad no batch in front of it
+    outside of graphs.
     """
 
     module: str
-    classes: tuple[str, ...]
+    class_name: str
+    recurrence: StateOp
     kernels: StateBackend
     since: Version = _ALWAYS
+    padded_since: Version = _ALWAYS
 
     @property
     def decays_by_channel(self) -> bool:
-        """Whether it is Kimi Linear's, with a decay for each channel of a key."""
-        return self.kernels.capability.op is StateOp.KDA
+        """Whether the layer is Kimi Linear's, with a decay for each channel of a key."""
+        return self.recurrence is StateOp.KDA
+
+    @property
+    def mixes(self) -> bool:
+        """Whether the layer is Mamba-2's."""
+        return self.recurrence is StateOp.SSM
 
     @property
     def convolves(self) -> bool:
@@ -72,14 +80,40 @@ class LinearKind:
             # By the kernels of these layers (0.5.23: layers/attention/linear/kernels/gdn_triton.py:174).
             grouped=not self.decays_by_channel,
             normed=(True,) if self.kernels.capability.op.is_delta else (False,),
+            # Of the mixer's kernels, and of KDA's convolution (layers/attention/linear/kda_backend.py:960).
+            gated=(False,),
+            activated=(True,) if self.convolves and self.decays_by_channel else self.kernels.capability.activated,
             most_tokens=1024,
         )
 
 
+# KDA's kernel for prefills gets beta before the sigmoid from then on (layers/attention/linear/kernels/kda_triton.py).
+_RAW_BETA: Final = Version("0.5.20")
+
+
+# Nemotron-H runs with --enable-dp-attention from then on (https://github.com/sgl-project/sglang/pull/24955).
+_PADDED_MIXER: Final = Version("0.5.14")
+
+
+def _kinds(
+    name: str,
+    module: str,
+    class_name: str,
+    recurrence: StateOp,
+    *,
+    since: Version = _ALWAYS,
+    padded_since: Version = _ALWAYS,
+) -> dict[str, LinearKind]:
+    """Return a layer's recurrence and its convolution."""
+    return {
+        each: LinearKind(module, class_name, recurrence, _NATIVE[op], since, padded_since)
+        for each, op in ((name, recurrence), (f"{name}_conv", StateOp.CONV))
+    }
+
+
 STATE_KINDS: Final = {
-    "gdn": LinearKind(f"{_LINEAR}gdn_backend", ("GDNAttnBackend",), _NATIVE[StateOp.GATED_DELTA]),
-    "gdn_conv": LinearKind(f"{_LINEAR}gdn_backend", ("GDNAttnBackend",), _NATIVE[StateOp.CONV]),
-    # Its kernel for prefills gets beta before the sigmoid from then on (layers/attention/linear/kernels/kda_triton.py).
-    "kda": LinearKind(f"{_LINEAR}kda_backend", ("KDAAttnBackend",), _NATIVE[StateOp.KDA], Version("0.5.20")),
+    **_kinds("gdn", f"{_LINEAR}gdn_backend", "GDNAttnBackend", StateOp.GATED_DELTA),
+    **_kinds("kda", f"{_LINEAR}kda_backend", "KDAAttnBackend", StateOp.KDA, since=_RAW_BETA),
+    **_kinds("mamba2", HYBRID, "Mamba2AttnBackend", StateOp.SSM, padded_since=_PADDED_MIXER),
 }
-"""The layers of Qwen3-Next and Qwen3.5, with its causal convolution, and of Kimi Linear."""
+"""The layers of Qwen3-Next and Qwen3.5, of Kimi Linear, and of Nemotron-H; `conv` is the causal convolution of each."""

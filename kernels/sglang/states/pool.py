@@ -14,7 +14,7 @@ from attnfuzz.reference.recurrent.case import StateCase
 LAYER: Final = 3
 """The id of the case's layer in its model."""
 
-_OTHER_WIDTH: Final = 4
+OTHER_WIDTH: Final = 4
 """The taps of the layer's convolution in a case of its recurrence."""
 
 
@@ -30,7 +30,10 @@ class StatePools:
 
 
 def part_dims(case: StateCase, kind: LinearKind) -> tuple[int, int, int]:
-    """Return the channels of queries, of keys and of values in the inputs of the layer's convolution."""
+    """Return the channels of queries, of keys and of values in the inputs of the layer's convolution.
+
+    Those are C, B and x of Mamba-2.
+    """
     shape = case.shape
     if kind.convolves:
         part = shape.value_dim // CHANNELS
@@ -71,6 +74,8 @@ def _states(pool: Any, kind: LinearKind, pools: StatePools) -> Mapping[str, Any]
     if not kind.convolves:
         _check(cache.temporal, own)
         return {"temporal": own} if drafts is None else {"temporal": own, "intermediate_ssm": drafts.unsqueeze(0)}
+    if kind.decays_by_channel:
+        own = own.transpose(-1, -2)
     _check(cache.conv[0], own)
     return {"conv": [own]}
 
@@ -84,7 +89,7 @@ def _cache_params(case: StateCase, kind: LinearKind) -> Any:
     """Return the members of Mamba2CacheParams that a pool reads, of one rank."""
     dtype, state = case.dtype.torch_dtype, case.state_dtype.torch_dtype
     temporal = (1, 1, 1) if kind.convolves else case.state_shape
-    width = case.shape.width if kind.convolves else _OTHER_WIDTH
+    width = case.shape.width if kind.convolves else OTHER_WIDTH
     conv = (sum(part_dims(case, kind)), width - 1)
     return SimpleNamespace(
         shape=SimpleNamespace(
@@ -102,9 +107,11 @@ def _cache_params(case: StateCase, kind: LinearKind) -> Any:
     )
 
 
-def kept_inputs(pool: Any) -> torch.Tensor:
+def kept_inputs(pool: Any, kind: LinearKind) -> torch.Tensor:
     """Return the inputs of a convolution that a verify keeps [rows, channels, width - 1 + drafts], without overlaps."""
     windows = pool.mamba_pool.mamba_cache.intermediate_conv_window[0][0]
+    if kind.decays_by_channel:
+        windows = windows.transpose(-1, -2)
     return torch.cat((windows[:, 0], windows[:, 1:, :, -1].transpose(1, 2)), dim=-1)
 
 

@@ -6,13 +6,11 @@ A file and line below sglang/srt/ is that of SGLang 0.5.23 unless another versio
 from collections.abc import Callable
 from typing import Any, Final
 
-import torch
-
 from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.kernels.releases.answers import ServerMock
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.kernels.sglang.states.kinds import HYBRID, LinearKind
-from attnfuzz.kernels.sglang.states.pool import LAYER, StatePools, part_dims, release_pool
+from attnfuzz.kernels.sglang.states.pool import StatePools, release_pool
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.recurrent.case import StateCase
 
@@ -22,16 +20,18 @@ _CHUNK: Final = 64
 _LINEAR_UTILS: Final = "sglang.srt.layers.attention.linear.utils"
 
 _MAMBAISH: Final = (
+    HYBRID,
     "sglang.srt.model_executor.forward_batch_info",
     "sglang.srt.speculative.spec_utils",
 )
-"""Modules that look up whether the model has layers with states (configs/hybrid_arch.py, mambaish_config)."""
+"""Modules that look up whether the model has layers with states (configs/hybrid_arch.py)."""
 
 
 class StateServer(Server):
     """A server whose model has one recurrent layer.
 
     `linear` is the release's backend of the layer, `backend` the hybrid one around it, whose attention plans nothing.
+    `state_case` and `kind` are the arguments.
     """
 
     def __init__(
@@ -43,13 +43,14 @@ class StateServer(Server):
         kind: LinearKind,
         pools: Callable[[int], StatePools],
     ) -> None:
-        self._state_case, self._kind, self._pools = case, kind, pools
+        self.state_case, self.kind, self._pools = case, kind, pools
         self.model_config_of_states = ServerMock("mambaish_config", mamba_chunk_size=_CHUNK)
         super().__init__(loaded, served, bench)
         for name in _MAMBAISH:
             module = loaded.module(name)
-            if hasattr(module, "mambaish_config"):
-                module.mambaish_config = lambda _config: self.model_config_of_states
+            for each in ("mambaish_config", "mamba2_config"):
+                if hasattr(module, each):
+                    setattr(module, each, lambda _config: self.model_config_of_states)
         self.linear = self._linear_backend()
         hybrid = loaded.module(HYBRID).HybridLinearAttnBackend
         self.backend = hybrid(self._full_backend(), self.linear, [])
@@ -57,10 +58,11 @@ class StateServer(Server):
 
     def _request_pool(self, memory_pool: Any, **arguments: Any) -> Any:
         pools = self._pools(arguments["size"])
-        return release_pool(memory_pool, self._state_case, self._kind, pools, arguments)
+        return release_pool(memory_pool, self.state_case, self.kind, pools, arguments)
 
     def _model_runner(self, config: ServerMock, own_rows: Any) -> ServerMock:
         runner: Any = super()._model_runner(config, own_rows)
+        config.hf_text_config.mamba_chunk_size = _CHUNK
         runner.mambaish_config = runner.hybrid_gdn_config = runner.mamba2_config = self.model_config_of_states
         if self.loaded.has(_LINEAR_UTILS):
             utils = self.loaded.module(_LINEAR_UTILS)
@@ -73,10 +75,9 @@ class StateServer(Server):
 
     def _linear_backend(self) -> Any:
         """Return the release's backend of the layer."""
-        name = self._kind.module if self.loaded.has(self._kind.module) else HYBRID
+        name = self.kind.module if self.loaded.has(self.kind.module) else HYBRID
         module = self.loaded.module(name)
-        made = next(getattr(module, each) for each in self._kind.classes if hasattr(module, each))
-        return made(self.model_runner)
+        return getattr(module, self.kind.class_name)(self.model_runner)
 
     def _full_backend(self) -> Any:
         """Return a backend of the model's layers of attention, none of which runs."""
@@ -111,26 +112,3 @@ class StateServer(Server):
                 "get_cpu_graph_seq_len_fill_value": lambda _: 1,
             },
         )()
-
-    def state_layer(self, weights: dict[str, Any]) -> Any:
-        """Return the release's RadixLinearAttention with the weights of a case, by the names of the kernels."""
-        case, shape = self._state_case, self._state_case.shape
-        query, key, value = part_dims(case, self._kind)
-        heads = (1, 1, 1) if self._kind.convolves else (shape.heads, shape.heads, shape.value_heads)
-        module = self.loaded.module("sglang.srt.layers.radix_linear_attention")
-        layer = module.RadixLinearAttention(
-            layer_id=LAYER,
-            num_q_heads=heads[0],
-            num_k_heads=heads[1],
-            num_v_heads=heads[2],
-            head_q_dim=query // heads[0],
-            head_k_dim=key // heads[1],
-            head_v_dim=value // heads[2],
-            activation="silu" if weights.get("activated", True) else None,
-        )
-        if self._kind.convolves:
-            layer.conv_weights, layer.bias = weights["weight"], weights["bias"]
-        else:
-            taps = torch.zeros(query + key + value, 4, dtype=case.dtype.torch_dtype)
-            layer.conv_weights, layer.A_log, layer.dt_bias = taps, weights["A_log"], weights["dt_bias"]
-        return layer

@@ -3,7 +3,7 @@
 A file and line below sglang/srt/ is that of SGLang 0.5.23 unless another version is named.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -22,8 +22,8 @@ from attnfuzz.kernels.sglang.kinds import KINDS
 from attnfuzz.kernels.sglang.orders import GraphPlanner, Preparation, orders_of
 from attnfuzz.kernels.sglang.stand_ins import replace_calls
 from attnfuzz.kernels.sglang.states.commits import commit
-from attnfuzz.kernels.sglang.states.kernels import StateKernels
 from attnfuzz.kernels.sglang.states.kinds import LinearKind
+from attnfuzz.kernels.sglang.states.layers import layer_of
 from attnfuzz.kernels.sglang.states.pool import SlotRequest, StatePools, cleared, hand_out, kept_inputs
 from attnfuzz.kernels.sglang.states.server import StateServer
 from attnfuzz.kernels.sglang.states.steps import ServedSteps
@@ -69,9 +69,8 @@ class SglangStateSession(StateSession):
     def _start(self) -> None:
         """Start the server, and capture its graphs."""
         self._server = StateServer(self._loaded, self._steps.case, self._bench, self._case, self._kind, self._pools_of)
-        self._kernels = StateKernels(self._kind, self._whole, self._total)
+        self._layer, self._kernels = layer_of(self._server, self._weights, self._whole, self._total)
         self._kernels.install()
-        self._layer = self._server.state_layer(self._weights)
         self._served = _StateGraphs(self._server, self._orders.planner, self._captured_inputs)
         for index in range(self._steps.captures):
             with self._server.forwarding():
@@ -120,7 +119,7 @@ class SglangStateSession(StateSession):
         own[:, :, : self._pool.shape[-1]] = self._pool
         if not self._case.drafts:
             return own
-        return torch.cat((own, kept_inputs(self._server.model_runner.req_to_token_pool)))
+        return torch.cat((own, kept_inputs(self._server.model_runner.req_to_token_pool, self._kind)))
 
     # Requests
 
@@ -240,30 +239,18 @@ class SglangStateSession(StateSession):
     def _attend(self, backend: Any, batch: Any, inputs: StateInputs) -> torch.Tensor:
         """Run the layer. Returns its outputs, or those of its convolution."""
         del backend
-        tensors = inputs.tensors
-        rows = len(tensors["mixed_qkv"])
-        if self._kind.convolves:
-            self._kernels.convolved = torch.empty_like(tensors["mixed_qkv"])
-        out: torch.Tensor = self._layer(batch, **tensors)
-        if self._kind.convolves:
-            assert self._kernels.convolved is not None
-            return self._kernels.convolved
-        return out.reshape(rows, *out.shape[-2:])
+        if not self._kind.convolves:
+            return self._layer.forward(batch, inputs.tensors)
+        rows = next(iter(inputs.tensors.values())).shape[0]
+        convolved = self._kernels.convolved = torch.empty(
+            rows, self._case.shape.value_dim, dtype=self._case.dtype.torch_dtype
+        )
+        self._layer.forward(batch, inputs.tensors)
+        return convolved
 
     def _placed_inputs(self, drawn: StepInputs) -> StateInputs:
         """Place the inputs of a forward by the names of the layer's arguments."""
-        contents = self._contents(drawn)
-        if self._kind.convolves:
-            rows = len(contents["x"])
-            gate = torch.zeros(rows, 1, dtype=self._case.dtype.torch_dtype)
-            parts: Mapping[str, torch.Tensor] = {"mixed_qkv": contents["x"], "a": gate, "b": gate}
-        else:
-            mixed = torch.cat([contents[name].flatten(1) for name in ("query", "key", "value")], dim=-1)
-            a, b = contents["a"], contents["b"]
-            if self._kind.decays_by_channel:
-                # As Kimi Linear's layer passes them (models/kimi_linear.py).
-                a, b = a.flatten(1).unsqueeze(0), b.unsqueeze(0)
-            parts = {"mixed_qkv": mixed, "a": a, "b": b}
+        parts = self._layer.inputs(self._contents(drawn))
         return StateInputs({name: self._placed(name, each) for name, each in parts.items()})
 
     # Results
