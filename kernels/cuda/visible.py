@@ -41,7 +41,12 @@ _HOPPER_PROCESSORS = 132
 _LIBRARY = "pynvml"
 _DRIVER_SECONDS = 20.0
 """Time limit for the driver's answer. Without a persistence daemon it takes a second per GPU."""
-_INSTALL = {"flashinfer": "attnfuzz[gpu]", _LIBRARY: "attnfuzz[gpu]", "cudnn": "nvidia-cudnn-frontend"}
+_INSTALL = {
+    "flashinfer": "attnfuzz[gpu]",
+    _LIBRARY: "attnfuzz[gpu]",
+    "cudnn": "nvidia-cudnn-frontend",
+    "cutlass": "nvidia-cutlass-dsl",
+}
 """Names to install of packages that are imported under another name."""
 
 

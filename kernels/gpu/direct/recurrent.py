@@ -128,7 +128,8 @@ def _spec(state: DType, tokens: int) -> Any:
         dstate=_ELEMENTS,
         ntokens_mtp=tokens,
         cu_seqlens_dtype=index,
-        num_accepted_tokens_dtype=index,
+        # A decode, which has no counts, is compiled for int64 (mamba/selective_state_update.py).
+        num_accepted_tokens_dtype=index if tokens > 1 else torch.int64,
     )
 
 

@@ -10,9 +10,13 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.kernels.gpu.sparse_libraries.prebuilt import PrebuiltSparse, aligned, on_gpu
+from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.sparse.case import SparseMode, SparseOp
+
+_MOST_QUERIES: Final = 2
+"""Queries of a request: "next_n == 1 or next_n == 2" (sm90_fp8_mqa_logits.hpp in 0.1.5.post1)."""
 
 
 def fp8_mqa_logits(
@@ -51,6 +55,8 @@ def fp8_paged_mqa_logits(
     """
     if not logits.numel():
         return
+    if next_n > _MOST_QUERIES:
+        raise Unsupported(f"{next_n} queries of a request")
     library: Any = importlib.import_module("deep_gemm")
     function = getattr(library, "fp8_paged_mqa_logits", None) or library.fp8_fp4_paged_mqa_logits
     ends = torch.arange(1 - next_n, 1, dtype=torch.int32, device=q.device)

@@ -4,6 +4,7 @@ import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,11 +19,14 @@ from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native import recurrent_ops as native
 from attnfuzz.kernels.recurrent.backend import StateBackend
 from attnfuzz.reference.device import Device
+from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.recurrent.case import StateCase
 from attnfuzz.reference.recurrent.values import NORM_EPSILON
 from attnfuzz.strategies.lean import NO_LEAN
 
 pytest.importorskip("flashinfer")
+
+JIT = "flashinfer.jit.mamba"
 
 
 def rows_of(count: int, tokens: int = 1) -> torch.Tensor:
@@ -167,9 +171,43 @@ def test_drawn_cases_pass_on_native_kernels_behind_the_installed_signatures(
     assert supported
 
 
-def test_modules_are_those_of_flashinfer() -> None:
-    module = importlib.import_module("flashinfer.jit.mamba")
-    signature = inspect.signature(module.gen_selective_state_update_sm90_module)
-    required = [name for name, each in signature.parameters.items() if each.default is each.empty]
-    assert len({each.name for each in recurrent.MAMBA.needed}) == len(recurrent.MAMBA.needed)
-    assert set(required) <= set(inspect.getsource(recurrent._spec).replace("=", " ").split())
+@pytest.mark.parametrize("drafts", [0, 2])
+@pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16])
+def test_the_compiled_modules_are_those_that_calls_load(
+    drafts: int, state_dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that loads another one compiles it in a worker, which takes a minute."""
+    names = [*inspect.signature(importlib.import_module(JIT).gen_selective_state_update_sm90_module).parameters]
+    loaded: dict[str, Any] = {}
+
+    def load(_device: object, *positional: Any, **keywords: Any) -> Any:
+        asked = [name for name in names if name != "state_scale_dtype"]
+        loaded.update(zip(asked, positional, strict=False), **keywords)
+        return SimpleNamespace(selective_state_update=lambda *_: None)
+
+    module = importlib.import_module("flashinfer.mamba.selective_state_update")
+    monkeypatch.setattr(module, "get_selective_state_update_module", load)
+    built: dict[str, Any] = {}
+    monkeypatch.setattr(f"{JIT}.gen_selective_state_update_sm90_module", lambda **given: built.update(given))
+    narrow: dict[str, Any] = {"dtype": torch.bfloat16}
+    rows = torch.zeros(1, 1 + drafts, dtype=torch.int32)
+    recurrent.selective_state_update(
+        x=torch.zeros(1, 2, 64, **narrow),
+        dt=torch.zeros(1, 2, **narrow),
+        A=torch.zeros(2),
+        B=torch.zeros(1, 1, 128, **narrow),
+        C=torch.zeros(1, 1, 128, **narrow),
+        D=torch.zeros(2, **narrow),
+        dt_bias=torch.zeros(2, **narrow),
+        z=None,
+        state=torch.zeros(3, 2, 64, 128, dtype=state_dtype),
+        draft_slots=rows,
+        draft_targets=rows,
+        cu_seqlens=torch.tensor([0, 1], dtype=torch.int32),
+        num_accepted=torch.ones(1, dtype=torch.int32),
+        out=torch.zeros(1, 2, 64, **narrow),
+        verifies=bool(drafts),
+    )
+    state = next(each for each in DType if each.torch_dtype == state_dtype)
+    recurrent._spec(state, 1 + drafts)
+    assert built == {name: loaded[name] for name in built}
