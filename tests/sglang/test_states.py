@@ -72,5 +72,7 @@ def test_a_report_fails_in_the_release_that_had_it_and_passes_in_the_one_that_fi
     assert isinstance(case, StateCase)
     found = [runner.verdict(case) for _ in range(5)]
     assert any(failure.kind in bug.kinds for verdict in found for failure in verdict.failures)
+    if not bug.release_after:
+        return
     after = runner.verdict(replace(case, backend=bug.release_after))
     assert (after.failures, after.unsupported) == ((), None)
