@@ -34,8 +34,8 @@ STUBBED = (
     Stubbed("dill", _ALL, "srt/sampling/custom_logit_processor.py:6"),
     Stubbed("torchvision", span("0.5.10"), "srt/utils/common.py:90"),
     Stubbed("yaml", _ALL, "srt/multiplex/pdmux_context.py:5"),
-    Stubbed("uvicorn", span("0.5.22"), "srt/distributed/gated_launch.py:8"),
-    Stubbed("fastapi", span("0.5.22"), "srt/distributed/gated_launch.py:9"),
+    Stubbed("uvicorn", span("0.5.19"), "srt/distributed/gated_launch.py:8"),
+    Stubbed("fastapi", span("0.5.19"), "srt/distributed/gated_launch.py:9"),
     # Compiled for GPUs, and used for pools in the host's memory, which do not exist here.
     Stubbed("sgl_kernel", span("0.5.9", before="0.5.11"), "srt/mem_cache/memory_pool_host.py:32"),
     # Parts of SGLang that import those packages, or many others.
