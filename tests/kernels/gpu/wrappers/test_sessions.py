@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from recorder import Launched, Recorder
 from repetition import examples
 from small_cases import drawn, lighter, passed, run, step
 
-from attnfuzz.kernels.gpu.wrappers import wrapper
+from attnfuzz.kernels.gpu.wrappers import auto, wrapper
 from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.kernels.planning.slot_tokens import SlotTokens
 from attnfuzz.reference.case import (
@@ -33,6 +34,7 @@ from attnfuzz.reference.geometry import Geometry, KvLayout
 
 pytest.importorskip("flashinfer", reason="the fake wrappers take what the installed ones take")
 import fake_wrappers
+import flashinfer.utils
 import wrapper_backends
 from flashinfer import attention, prefill
 
@@ -317,3 +319,23 @@ def test_a_failure_names_the_kernel_that_flashinfer_chose(
     verdict = run(case_of("AUTO_PAGED", step(Mode.EXTEND, (q_len, 80))))
     assert verdict.observations
     assert all(f"FlashInfer chose {chosen}" in observation.message for observation in verdict.observations)
+
+
+@pytest.mark.parametrize("custom", [False, True])
+@pytest.mark.parametrize("q_lens", [(1,), (64, 3), (65, 3), (200,)])
+def test_the_stand_in_chooses_as_flashinfer_does_on_hopper(
+    q_lens: tuple[int, ...], *, custom: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = prefill.BatchPrefillWithPagedKVCacheWrapper
+    if not hasattr(real, "_determine_auto_backend"):
+        pytest.skip("since 0.7.4")
+    monkeypatch.setattr(flashinfer.utils, "is_sm90a_supported", lambda _: True)
+    wrapper = SimpleNamespace(device="cuda", _cuda_graph_backend=None)
+    starts, dtypes = torch.tensor([0, *q_lens]).cumsum(0), (torch.bfloat16, torch.bfloat16)
+    chosen = real._determine_auto_backend(wrapper, starts, 0, False, custom, *dtypes, 64, 64)
+    mask = Mask.CUSTOM if custom else Mask.CAUSAL
+    case = case_of("AUTO_PAGED", step(Mode.EXTEND, *((q_len, q_len + 3) for q_len in q_lens)), mask=mask)
+    words: list[str] = []
+    monkeypatch.setattr(auto.ChoosingWrapper, "run", lambda self, **_: words.append(self._wrapper._backend))
+    run(case)
+    assert words[0] == chosen
