@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from attnfuzz.harness.backends.registry import builtin, fixed, resolve
 from attnfuzz.harness.calls.trace import Untraceable
 from attnfuzz.harness.doctor.measurement import Measurement, judged, not_measured
+from attnfuzz.harness.family import family_with
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import DEATHS, Kind, Verdict
 from attnfuzz.harness.verdict.printable import in_a_line
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.interface.backend import archs_of
+from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import CallCase
-from attnfuzz.reference.case import Case
-from attnfuzz.strategies.plain_cases import plain_cases
 
 _SECONDS = 20.0
 """Time limit of a call's further runs. A run takes milliseconds, or seconds if it kills its worker."""
@@ -44,16 +44,17 @@ def first_on(capability: str) -> tuple[str, ...]:
 
 def bindings(backend: str, runner: Runner) -> Iterator[Measurement]:
     """Make one plain call in each mode of a backend. Yields a row for each. Raises like `Runner.verdict`."""
-    first: dict[str, Case] = {}
-    for case in plain_cases(resolve(backend).capability, backend):
-        first.setdefault(case.steps[0].mode.value, case)
+    first: dict[str, AnyCase] = {}
+    capability = resolve(backend).capability
+    for case in family_with(capability).plain_cases(capability, backend):
+        first.setdefault(case.modes[0], case)
     if not first:
         yield not_measured(f"call of {backend}", "it has no plain cases")
     for mode, case in first.items():
         yield _called(f"{backend}, {mode}", case, runner)
 
 
-def _called(title: str, case: Case, runner: Runner) -> Measurement:
+def _called(title: str, case: AnyCase, runner: Runner) -> Measurement:
     try:
         verdict, calls = runner.trace(case)
     except Untraceable as obstacle:

@@ -18,7 +18,8 @@ from attnfuzz.reference.user_error import UserError
 
 @pytest.mark.parametrize("arch", [Arch.BLACKWELL, Arch.BLACKWELL_ULTRA])
 def test_the_calls_made_first_on_blackwell_are_those_of_trtllm_gen(arch: Arch) -> None:
-    assert first_on(arch) == ("blackwell:trtllm_mha", "blackwell:trtllm_mha_windowed", "blackwell:trtllm_mla")
+    kinds = ("mha", "mha_windowed", "mla", "token_sparse")
+    assert first_on(arch) == tuple(f"blackwell:trtllm_{kind}" for kind in kinds)
 
 
 def test_the_reasons_for_which_backends_do_not_run_are_grouped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -330,7 +331,7 @@ def test_the_stand_in_chooses_as_flashinfer_does_on_hopper(
     if not hasattr(real, "_determine_auto_backend"):
         pytest.skip("since 0.7.4")
     monkeypatch.setattr(flashinfer.utils, "is_sm90a_supported", lambda _: True)
-    wrapper = SimpleNamespace(device="cuda", _cuda_graph_backend=None)
+    wrapper: Any = SimpleNamespace(device="cuda", _cuda_graph_backend=None)
     starts, dtypes = torch.tensor([0, *q_lens]).cumsum(0), (torch.bfloat16, torch.bfloat16)
     chosen = real._determine_auto_backend(wrapper, starts, 0, False, custom, *dtypes, 64, 64)
     mask = Mask.CUSTOM if custom else Mask.CAUSAL
