@@ -30,7 +30,7 @@ from unittest import mock
 
 TETHERED = "attnfuzz.harness.workers.tethered"
 NURSERY = "attnfuzz.harness.workers.nursery"
-FORKED = (TETHERED, "attnfuzz.harness.cli.main", "attnfuzz.kernels.gpu.compilation")
+FORKED = (TETHERED, NURSERY, "attnfuzz.harness.cli.main", "attnfuzz.kernels.gpu.compilation")
 IMPORTED = (
     "attnfuzz.harness.campaign.run",
     "attnfuzz.harness.campaign.job",
@@ -152,7 +152,7 @@ def _executed_by(template: _Template) -> AbstractContextManager[object]:
 
 
 def _can_fork(command: str | Sequence[str | Path]) -> bool:
-    """Whether a command runs one of our modules, tethered, a script, or isolated code."""
+    """Whether a command runs a module of FORKED, a script, or isolated code. Threads start nurseries untethered."""
     if isinstance(command, str) or len(command) < 2 or command[0] != sys.executable:
         return False
     first, *others = [os.fspath(each) for each in command[1:]]
