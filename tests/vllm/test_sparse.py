@@ -49,7 +49,13 @@ def failures(backend: str, runner: Runner, examples: int) -> list[Observation]:
 
 @pytest.mark.parametrize(
     "backend",
-    ["vllm==0.18.1:indexer", "vllm==0.31.0:indexer", "vllm==0.33.0:indexer", "vllm==0.33.0:flashmla_sparse"],
+    [
+        "vllm==0.18.1:indexer",
+        "vllm==0.31.0:indexer",
+        "vllm==0.33.0:indexer",
+        "vllm==0.33.0:flashmla_sparse",
+        "vllm==0.33.0:flashmla_sparse_attention",
+    ],
 )
 def test_lists_of_a_release_are_right(backend: str, runner: Runner) -> None:
     assert not failures(backend, runner, 40)

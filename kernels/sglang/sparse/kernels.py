@@ -14,10 +14,10 @@ from attnfuzz.kernels.native.sparse_ops import (
     convert_positions_to_offsets,
     convert_positions_to_slots,
     indexer_k_quant_and_cache,
-    sparse_attention,
     top_k_per_row,
 )
 from attnfuzz.kernels.releases import deep_gemm
+from attnfuzz.kernels.releases.sparse_latents import ATTEND, launch_attention
 from attnfuzz.kernels.releases.stand_ins import launch
 
 MULTIPROCESSORS: Final = 132
@@ -84,27 +84,6 @@ def _top_k_offsets(
     convert_positions_to_offsets(positions, offsets, slots)
 
 
-def _attend(
-    *,
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    indices: torch.Tensor,
-    out: torch.Tensor,
-    softmax_scale: float,
-    attn_sink: torch.Tensor | None = None,
-    topk_length: torch.Tensor | None = None,
-) -> None:
-    """Attend to the latents in a list of slots for each row (FlashMLA).
-
-    Heads behind the last one with a query are those that a backend adds, and not computed: 64 take seconds here.
-    """
-    used = query.any(-1).any(0).nonzero().flatten().tolist()
-    heads = used[-1] + 1 if used else query.shape[1]
-    sink = None if attn_sink is None else attn_sink[:heads]
-    own = out[:, :heads]
-    sparse_attention(query[:, :heads], keys, indices, own, softmax_scale, attn_sink=sink, topk_length=topk_length)
-
-
 def _plan(*, lengths: torch.Tensor, plan: torch.Tensor) -> None:
     """Keep the lengths for which a schedule is made: a kernel that gets another batch's does other work."""
     plan[0] = len(lengths)
@@ -115,7 +94,6 @@ STORE: Final = Op("fused_store_index_k_cache", _store, frozenset({"cache"}))
 TOP_K: Final = Op("fast_topk_v2", _top_k, frozenset({"indices"}))
 TOP_K_SLOTS: Final = Op("topk_transform_paged", _top_k_slots, frozenset({"slots"}))
 TOP_K_OFFSETS: Final = Op("topk_transform_ragged", _top_k_offsets, frozenset({"slots"}))
-ATTEND: Final = Op("flash_mla_sparse", _attend, frozenset({"out"}))
 PLAN: Final = Op("topk_plan", _plan, frozenset({"plan"}), plans=True)
 
 OPS: Final = (STORE, TOP_K, TOP_K_SLOTS, TOP_K_OFFSETS, ATTEND, PLAN)
@@ -257,35 +235,8 @@ def _flash_mla_sparse_fwd(
     topk_length: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, None, None]:
     out = torch.empty(*q.shape[:2], d_v, dtype=q.dtype)
-    _launch_attention(q, kv, indices, out, sm_scale, attn_sink, topk_length)
+    launch_attention(q, kv, indices, out, sm_scale, attn_sink, topk_length)
     return out, None, None
-
-
-def _launch_attention(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    indices: torch.Tensor,
-    out: torch.Tensor,
-    scale: float,
-    sink: torch.Tensor | None = None,
-    lengths: torch.Tensor | None = None,
-) -> None:
-    rows, lists, counts = len(query), len(indices), len(query) if lengths is None else len(lengths)
-    if not rows == lists == counts:
-        # csrc/api/sparse_fwd.h: KU_CHECK_SHAPE
-        raise RuntimeError(f"q has {rows} rows, indices {lists}, topk_length {counts}")
-    if indices.shape[-1] % 64:
-        raise RuntimeError(f"lists of {indices.shape[-1]} are no multiple of 64")
-    launch(
-        ATTEND,
-        query=query,
-        keys=keys,
-        indices=indices.squeeze(1),
-        out=out,
-        softmax_scale=scale,
-        attn_sink=sink,
-        topk_length=lengths,
-    )
 
 
 def _flash_mla_with_kvcache(
@@ -312,7 +263,7 @@ def _flash_mla_with_kvcache(
         raise RuntimeError(f"num_splits must have shape (b+1): q has {rows} rows, num_splits {len(num_splits)}")
     out = torch.empty(*q.shape[:-1], head_dim_v, dtype=q.dtype)
     keys = k_cache.view(torch.uint8).flatten(0, 2)
-    _launch_attention(q.squeeze(1), keys, indices, out.squeeze(1), softmax_scale)
+    launch_attention(q.squeeze(1), keys, indices, out.squeeze(1), softmax_scale)
     return out, None
 
 

@@ -67,7 +67,12 @@ class VllmSparseBackend:
         """Open a session on one case. Imports the release, if this process has not."""
         # These modules need a release's packages, which only a process that runs one must have.
         from attnfuzz.kernels.vllm.loader import load  # noqa: PLC0415
-        from attnfuzz.kernels.vllm.sparse.session import IndexerSession, SlotSession  # noqa: PLC0415
+        from attnfuzz.kernels.vllm.sparse.session import AttendedSession, IndexerSession, SlotSession  # noqa: PLC0415
 
-        session = IndexerSession if SparseOp.LOGITS in self.capability.chains[0] else SlotSession
+        sessions: dict[SparseOp, Callable[..., PlannedSession]] = {
+            SparseOp.TOP_K: IndexerSession,
+            SparseOp.TRANSFORM: SlotSession,
+            SparseOp.ATTENTION: AttendedSession,
+        }
+        session = sessions[self.capability.chains[0][-1]]
         return session(load(release_of(VLLM, self.named.release), self.named.kind), KernelsBelow(OPS), case, bench)

@@ -15,6 +15,7 @@ from attnfuzz.kernels.native.sparse_ops import (
 from attnfuzz.kernels.native.transform_ops import gather_cache
 from attnfuzz.kernels.releases import deep_gemm as library
 from attnfuzz.kernels.releases.deep_gemm import check_contiguous, lengths_of_rows
+from attnfuzz.kernels.releases.sparse_latents import ATTEND
 from attnfuzz.kernels.releases.stand_ins import launch
 
 
@@ -68,7 +69,7 @@ GATHER: Final = Op("cp_gather_indexer_k_quant_cache", _gather, frozenset({"dst_k
 TOP_K_PREFILL: Final = Op("top_k_per_row_prefill", _top_k_prefill, frozenset({"indices"}))
 TOP_K_DECODE: Final = Op("top_k_per_row_decode", _top_k_decode, frozenset({"indices"}))
 
-OPS: Final = (WRITE, GATHER, *library.OPS, TOP_K_PREFILL, TOP_K_DECODE)
+OPS: Final = (WRITE, GATHER, *library.OPS, TOP_K_PREFILL, TOP_K_DECODE, ATTEND)
 
 
 def _write_keys(

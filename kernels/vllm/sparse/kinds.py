@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import structs
+
 from attnfuzz.kernels.vllm.kinds import HOPPER
 from attnfuzz.reference.sparse.capability import SparseCapability
-from attnfuzz.reference.sparse.case import ListOrder, SparseOp
+from attnfuzz.reference.sparse.case import KvFormat, ListOrder, SparseOp, Tail
 
 INDEXER: Final = SparseCapability(
     chains=((SparseOp.WRITE, SparseOp.LOGITS, SparseOp.TOP_K),),
@@ -34,6 +36,22 @@ SLOT_LISTS: Final = SparseCapability(
 
 It moves -1 behind the slots, so that lists with -1 between, which no top-k makes, have another order.
 """
+
+
+ATTENDED: Final = structs.replace(
+    SLOT_LISTS,
+    chains=((SparseOp.TRANSFORM, SparseOp.ATTENTION),),
+    formats=(KvFormat.LATENT, KvFormat.PACKED),
+    # From 32 heads on, packed latents of prefills are unpacked first (flashmla_sparse.py:74), which is not driven.
+    heads=(1, 2, 8),
+    dims=((576, 512),),
+    sinks=(False,),
+    seconds=(False,),
+    counts=(False,),
+    tails=(Tail.MINUS_ONE,),
+    longest=1 << 12,
+)
+"""The capability of the attention to these lists."""
 
 
 @dataclass(frozen=True)
@@ -68,5 +86,11 @@ SPARSE_KINDS: Final = {
         builder="FlashMLASparseMetadataBuilder",
         layer="vllm.v1.attention.backends.mla.sparse_utils",
         capability=SLOT_LISTS,
+    ),
+    "flashmla_sparse_attention": SparseKind(
+        module="vllm.v1.attention.backends.mla.flashmla_sparse",
+        builder="FlashMLASparseMetadataBuilder",
+        layer="vllm.v1.attention.backends.mla.sparse_utils",
+        capability=ATTENDED,
     ),
 }

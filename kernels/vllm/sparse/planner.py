@@ -46,6 +46,11 @@ class Planner(ABC):
             self._builder = self._make_builder(columns)
             loaded.module("vllm.v1.worker.workspace").init_workspace_manager(bench.device)
 
+    @property
+    def _cache_dtype(self) -> str:
+        """The name of the KV cache's dtype."""
+        return "auto"
+
     @abstractmethod
     def _spec(self) -> dict[str, Any]:
         """Return the fields of the layer's MLAAttentionSpec that depend on its cache."""
@@ -144,7 +149,9 @@ class Planner(ABC):
         )
         return ServerMock(
             "vllm_config",
-            cache_config=ServerMock("cache_config", cache_dtype="auto", block_size=self._case.geometry.page_size),
+            cache_config=ServerMock(
+                "cache_config", cache_dtype=self._cache_dtype, block_size=self._case.geometry.page_size
+            ),
             model_config=ServerMock(
                 "model_config",
                 max_model_len=self._longest,

@@ -6,24 +6,27 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.interface.backend import Bench
+from attnfuzz.kernels.interface.backend import Attended, Bench, Output
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.deep_gemm import LOGITS, PAGED_LOGITS
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, code_of
 from attnfuzz.kernels.releases.rejection import rejections_of
+from attnfuzz.kernels.releases.sparse_latents import ATTEND
 from attnfuzz.kernels.sparse.index_cache import cache_content, held_keys, new_keys, written_keys
-from attnfuzz.kernels.sparse.inputs import OpInputs
-from attnfuzz.kernels.sparse.results import Part, Selected, SparseResult, written_rows
+from attnfuzz.kernels.sparse.inputs import NAN_BYTE, OpInputs, pool_pages
+from attnfuzz.kernels.sparse.results import Part, Selected, SparselyAttended, SparseResult, written_rows
 from attnfuzz.kernels.vllm.adaptations import PINNED
 from attnfuzz.kernels.vllm.runner import WORDS
 from attnfuzz.kernels.vllm.server import REMEDY
 from attnfuzz.kernels.vllm.sparse.indexer import Indexer
 from attnfuzz.kernels.vllm.sparse.kernels import WRITE
+from attnfuzz.kernels.vllm.sparse.latents import RANK, SCALE, AttendedLists
 from attnfuzz.kernels.vllm.sparse.planner import Planner, rows_in_batch
 from attnfuzz.kernels.vllm.sparse.slot_lists import CONVERT, SlotLists, positions_of
 from attnfuzz.reference.case import Launch
 from attnfuzz.reference.noise import NoiseModel
-from attnfuzz.reference.sparse.case import SparseCase, SparseMode, SparseStep
+from attnfuzz.reference.sparse import packed
+from attnfuzz.reference.sparse.case import KvFormat, SparseCase, SparseMode, SparseStep
 from attnfuzz.reference.sparse.indexer import Scoring
 from attnfuzz.reference.sparse.lists import Selection, to_slots
 
@@ -146,6 +149,40 @@ class SlotSession(PlannedSession):
         right = to_slots(positions_of(inputs), tables, self._case.geometry.page_size)
         before = torch.full_like(slots, -(1 << 31))
         yield written_rows(CONVERT, "slots", before, slots, right, right, tokens)
+
+
+class AttendedSession(PlannedSession):
+    """A session on the attention to lists, of which each step has its own latents in the pool."""
+
+    def __init__(self, loaded: Any, kernels: KernelsBelow, case: SparseCase, bench: Bench) -> None:
+        super().__init__(loaded, kernels, case, bench)
+        self._latent = case.geometry.format is KvFormat.LATENT
+        shape = (pool_pages(case), case.geometry.page_size, 1152 if self._latent else 656)
+        pool = bench.memory.copy("kv_cache", torch.full(shape, NAN_BYTE, dtype=torch.uint8))
+        self._pool = pool
+        self._cache = pool.view(torch.bfloat16) if self._latent else pool
+
+    def _planner(self, drafts: int) -> Planner:
+        return AttendedLists(self._loaded, self._case, self._bench, drafts, self._cache)
+
+    def _parts(self, inputs: OpInputs) -> Iterator[Part]:
+        own, _ = inputs.contents([request.kv_len for request in inputs.step.requests])
+        content = torch.full_like(self._pool, NAN_BYTE)
+        content.flatten(0, 1)[inputs.all_slots] = own.flatten(1).contiguous().view(torch.uint8)
+        self._bench.memory.overwrite(self._pool, content)
+        lists, order = self._lists(inputs)
+        planner = self._server(inputs.step)
+        assert isinstance(planner, AttendedLists)
+        out = planner.out[: len(lists)][order.argsort()]
+        yield SparselyAttended(ATTEND.name, self._attended(inputs, out, own))
+
+    def _attended(self, inputs: OpInputs, out: torch.Tensor, own: torch.Tensor) -> Output:
+        keys = own if self._latent else packed.unpack(own)[:, None]
+        attended = []
+        for row, entries in enumerate(positions_of(inputs)):
+            seen = keys[entries[entries >= 0].long() + inputs.keys_from[inputs.rows[row].request]]
+            attended.append(Attended(row, inputs.queries[row : row + 1], seen, seen[..., :RANK]))
+        return Output(out, None, tuple(attended), SCALE, 1.0)
 
 
 def _tokens(inputs: OpInputs) -> tuple[tuple[int, int], ...]:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from attnfuzz.kernels.releases.sparse_latents import ATTEND
 from attnfuzz.kernels.sglang.engine import ENGINE
 from attnfuzz.kernels.sglang.sparse import kernels
 from attnfuzz.kernels.sglang.sparse.backend import SglangSparseBackend
@@ -79,5 +80,5 @@ def test_heads_that_a_backend_adds_are_not_computed() -> None:
     query[:, 2:] = 0
     keys, out = torch.ones(2, 1, 576, dtype=torch.bfloat16), torch.full((1, 4, 512), 3.0, dtype=torch.bfloat16)
     lists = torch.tensor([[0, 1, -1]], dtype=torch.int32)
-    kernels.ATTEND.function(query=query, keys=keys, indices=lists, out=out, softmax_scale=1.0)
+    ATTEND.function(query=query, keys=keys, indices=lists, out=out, softmax_scale=1.0)
     assert out[0, :, 0].tolist() == [1, 1, 3, 3]

@@ -1,0 +1,160 @@
+"""A server's sparse attention with its kernel: the backend's own metadata builder and layer, over FlashMLA's stand-ins.
+
+A file and line below vllm/ is that of vLLM 0.33.0.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any, Final
+from unittest import mock
+
+import torch
+
+from attnfuzz.kernels.interface.backend import Bench
+from attnfuzz.kernels.releases.sparse_latents import launch_attention
+from attnfuzz.kernels.sparse.inputs import OpInputs
+from attnfuzz.kernels.vllm.sparse.batch import PaddedBatch
+from attnfuzz.kernels.vllm.sparse.planner import Activations, rows_in_batch
+from attnfuzz.kernels.vllm.sparse.slot_lists import SlotLists
+from attnfuzz.reference.sparse.case import KvFormat, SparseCase
+
+RANK: Final = 512
+
+SCALE: Final = 192**-0.5
+"""That of the scores of queries before their projection, of 192 numbers."""
+
+_GROUPS: Final = "vllm.v1.attention.backends.mla.index_group"
+
+
+class AttendedLists(SlotLists):
+    """The attention to lists of positions, over `cache` [pages, page_size, width].
+
+    `out` bfloat16 [rows, heads, 512] is the layer's result.
+    """
+
+    def __init__(self, loaded: Any, case: SparseCase, bench: Bench, drafts: int, cache: torch.Tensor) -> None:
+        self._packed = case.geometry.format is KvFormat.PACKED
+        self._cache = cache
+        super().__init__(loaded, case, bench, drafts)
+        self.out = torch.zeros(len(self.lists), case.geometry.query_heads, RANK, dtype=torch.bfloat16)
+        with self._running():
+            self._layer = loaded.backend.FlashMLASparseImpl(
+                num_heads=case.geometry.query_heads,
+                head_size=576,
+                scale=SCALE,
+                num_kv_heads=1,
+                alibi_slopes=None,
+                sliding_window=None,
+                kv_cache_dtype=self._cache_dtype,
+                logits_soft_cap=None,
+                attn_type="decoder",
+                kv_sharing_target_layer_name=None,
+                topk_indices_buffer=self.lists,
+                indexer=None,
+                q_lora_rank=None,
+                kv_lora_rank=RANK,
+                qk_nope_head_dim=128,
+                qk_rope_head_dim=64,
+                qk_head_dim=192,
+                v_head_dim=128,
+                kv_b_proj=None,
+            )
+
+    @property
+    def _cache_dtype(self) -> str:
+        return "fp8_ds_mla" if self._packed else "auto"
+
+    def _spec(self) -> dict[str, Any]:
+        return (
+            {"head_size": 656, "dtype": torch.uint8, "cache_dtype_str": "fp8_ds_mla"}
+            if self._packed
+            else super()._spec()
+        )
+
+    def _activations(self, inputs: OpInputs, batch: PaddedBatch) -> Activations:
+        """Return positions and queries of each row; those of padding are finite."""
+        made = super()._activations(inputs, batch)
+        order = rows_in_batch(inputs, batch.order)
+        query = torch.ones(len(made["positions"]), *inputs.queries.shape[1:], dtype=torch.bfloat16)
+        query[: len(order)] = inputs.queries[order]
+        return {**made, "query": query}
+
+    def _forward(self, metadata: Any, given: Activations, *, full: bool) -> None:
+        """Run the layer by the metadata of a batch; a forward without metadata attends to nothing."""
+        del full
+        if metadata is None:
+            return
+        count = metadata.num_actual_tokens
+        self.lists[:count].copy_(given["positions"][:count])
+        query = given["query"][:count]
+        out, _ = self._layer.forward_mqa((query[..., :RANK], query[..., RANK:]), self._cache, metadata, None)
+        self.out[:count].copy_(out)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        backend, groups = self._loaded.backend, self._loaded.module(_GROUPS)
+        stand_ins = {
+            "flash_mla_sparse_fwd": _prefill,
+            "flash_mla_with_kvcache": _decode,
+            "get_mla_metadata": lambda: (SimpleNamespace(shape=None), None),
+        }
+        stream = mock.MagicMock(name="stream")
+        with ExitStack() as stack:
+            stack.enter_context(super()._running())
+            for name, function in stand_ins.items():
+                stack.enter_context(mock.patch.object(backend, name, function))
+            # vLLM's kernel (csrc/cache_kernels.cu).
+            stack.enter_context(mock.patch.object(backend.ops, "concat_mla_q", _concatenate))
+            # Streams run in order here.
+            for name in ("_create_side_stream", "_create_event", "current_stream"):
+                stack.enter_context(mock.patch.object(groups, name, return_value=stream))
+            yield
+
+
+def _concatenate(nope: torch.Tensor, rope: torch.Tensor, out: torch.Tensor) -> None:
+    heads = nope.shape[1]
+    out[:, :heads, : nope.shape[2]] = nope
+    out[:, :heads, nope.shape[2] :] = rope
+
+
+def _prefill(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    indices: torch.Tensor,
+    sm_scale: float,
+    *,
+    topk_length: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, None, torch.Tensor]:
+    if out is None:
+        out = torch.empty(*q.shape[:2], RANK, dtype=q.dtype)
+    launch_attention(q, kv, indices, out, sm_scale, None, topk_length)
+    return out, None, torch.zeros(q.shape[:2])
+
+
+def _decode(
+    *,
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    tile_scheduler_metadata: SimpleNamespace,
+    indices: torch.Tensor,
+    softmax_scale: float,
+    is_fp8_kvcache: bool,
+    **_: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Stand in for the decode of packed latents, whose schedule is made by its first call and refuses other shapes.
+
+    third_party/flashmla/flash_mla_interface.py, FlashMLASchedMeta.
+    """
+    assert is_fp8_kvcache
+    shape = (*q.shape, *indices.shape)
+    if tile_scheduler_metadata.shape not in (None, shape):
+        raise RuntimeError(f"a schedule of {tile_scheduler_metadata.shape} does not fit {shape}")
+    tile_scheduler_metadata.shape = shape
+    if q.shape[:2] != indices.shape[:2]:
+        raise RuntimeError(f"q {tuple(q.shape)} does not fit indices {tuple(indices.shape)}")
+    out = torch.empty(*q.shape[:3], RANK, dtype=q.dtype)
+    keys = k_cache.flatten(0, 2)
+    launch_attention(q.flatten(0, 1), keys, indices.flatten(0, 1).unsqueeze(1), out.flatten(0, 1), softmax_scale)
+    return out, torch.zeros(q.shape[0], q.shape[2], q.shape[1])
