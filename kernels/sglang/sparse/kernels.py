@@ -167,7 +167,7 @@ def _topk_transform_paged(
     out_page_indices: torch.Tensor,
     page_size: int,
     metadata: torch.Tensor,
-    out_raw_indices: torch.Tensor | None,
+    out_raw_indices: torch.Tensor | None = None,
 ) -> None:
     assert out_raw_indices is None
     launch(
