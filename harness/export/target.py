@@ -26,7 +26,16 @@ from attnfuzz.kernels.arguments import lives
 from attnfuzz.kernels.cache_writes import interfaces
 from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.kernels.interface.guests import shipped
-from attnfuzz.kernels.native import build, ops, recurrent_ops, sparse_ops, transform_ops, unsupported, write_ops
+from attnfuzz.kernels.native import (
+    build,
+    ops,
+    recurrent_ops,
+    sparse_ops,
+    token_sparse,
+    transform_ops,
+    unsupported,
+    write_ops,
+)
 from attnfuzz.kernels.native.fault_recorder import FAULT_RECORD
 from attnfuzz.kernels.native.planted import Planted
 from attnfuzz.kernels.planning import fixup, gather, workspace
@@ -40,6 +49,7 @@ _MODULES: tuple[ModuleType, ...] = (
     write_ops,
     transform_ops,
     sparse_ops,
+    token_sparse,
     recurrent_ops,
     interfaces,
     gather,

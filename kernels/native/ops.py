@@ -15,7 +15,7 @@ import torch
 
 from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.interface.ops_table import OpsTable, WorkspaceBytes
-from attnfuzz.kernels.native import build, token_sparse
+from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.unsupported import host_scale, reject_others
 
 
@@ -58,7 +58,6 @@ def trtllm_batch_decode_with_kv_cache(
     q_len_per_req: int | None = 1,
     lse: torch.Tensor | None = None,
     return_lse: bool = False,
-    sparse_top_k: int = 0,
     **others: Any,
 ) -> Answer:
     """Attend causally with `q_len_per_req` queries per request, with split KV.
@@ -69,9 +68,8 @@ def trtllm_batch_decode_with_kv_cache(
     V, float32, [heads] or [pages, heads, slots] (HND) or [pages, slots, heads] (NHD), as in FlashInfer's PR 5272. With
     an NVFP4 cache of uint8, they are scales of blocks, float8_e4m3fn, with a last axis of head dim / 16;
     `v_scales_swizzled` says that those of V are swizzled, which FlashInfer's trtllm-gen kernels require and XQA does
-    not. With `sparse_top_k`, each query attends to the tokens of its lists (`token_sparse`).
+    not.
     """
-    shared = others.pop("uses_shared_paged_kv_idx", True) if sparse_top_k else True
     reject_others("trtllm_batch_decode_with_kv_cache", others)
     if q_len_per_req is None:
         raise NotImplementedError("native decode: queries of different lengths (q_len_per_req=None) are unsupported")
@@ -79,21 +77,6 @@ def trtllm_batch_decode_with_kv_cache(
     out = _output(query, value.shape[-1], out, out_dtype)
     if lse is None and return_lse:
         lse = _empty_lse(query)
-    if sparse_top_k:
-        token_sparse.attend(
-            query,
-            kv_cache,
-            block_tables,
-            seq_lens,
-            out,
-            lse,
-            host_scale("bmm1_scale", bmm1_scale),
-            sparse_top_k,
-            nhd=is_nhd(kv_layout),
-            plain=(q_len_per_req, window_left, sinks) == (1, -1, None),
-            shared=shared,
-        )
-        return _answer(out, lse, return_lse)
     build.load().decode(
         out,
         lse,

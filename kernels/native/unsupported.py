@@ -43,7 +43,8 @@ ACCEPTED: Final[dict[str, dict[str, tuple[object, ...]]]] = {
         "bf16q_fp8kv_transform_mode": (None,),
         "request_order": (None,),
         "request_order_plan": (None,),
-        # Since 0.7.4: it is the cake backend's.
+        # Since 0.7.4. Lists of tokens are another op's (`token_sparse`); the schedule is the cake backend's.
+        "sparse_top_k": (0,),
         "length_aware_schedule": (False, True),
     },
     "trtllm_batch_context_with_kv_cache": {

@@ -11,7 +11,7 @@ import torch
 
 from attnfuzz.kernels.interface.backend import Fill
 from attnfuzz.kernels.native import build
-from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.native.token_sparse import DECODE
 from attnfuzz.kernels.sparse.backend import SparseBackend
 from attnfuzz.kernels.sparse.inputs import OpInputs
 from attnfuzz.kernels.sparse.session import ChainSession
@@ -84,7 +84,7 @@ CAPABILITY: Final = SparseCapability(
 
 TOKEN_SPARSE: Final = SparseBackend(
     label="trtllm_token_sparse",
-    own={"attention": NATIVE.decode},
+    own={"attention": DECODE},
     capability=CAPABILITY,
     contract=Contract(lse=LseBase.TWO),
     session=TokenSparseSession,

@@ -16,7 +16,7 @@ from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.gpu.sparse_libraries import token_sparse as on_gpu
 from attnfuzz.kernels.interface.backend import Op
-from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.native.token_sparse import DECODE
 from attnfuzz.kernels.sparse.backend import SparseBackend
 from attnfuzz.kernels.trtllm.token_sparse import TOKEN_SPARSE
 from attnfuzz.reference.sparse.case import SparseCase
@@ -47,7 +47,7 @@ def observations(case: SparseCase, backend: SparseBackend = TOKEN_SPARSE) -> tup
     return verdict.observations
 
 
-def changed(change: Callable[[Arguments], Arguments], op: Op = NATIVE.decode) -> SparseBackend:
+def changed(change: Callable[[Arguments], Arguments], op: Op = DECODE) -> SparseBackend:
     """Return a backend whose decode runs on changed arguments."""
     function = op.function
     faulty = replace(op, function=lambda **given: function(**{**given, **change(given)}))
@@ -124,7 +124,7 @@ def test_calls_that_flashinfer_refuses_are_refused(
     wrong: Arguments, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ValueError, match=words):
-        NATIVE.decode.function(**call(**wrong))
+        DECODE.function(out=torch.empty(0), **call(**wrong))
     theirs = flashinfers(monkeypatch)
     with pytest.raises(ValueError, match=words):
         theirs(backend="trtllm-gen", **call(**wrong))
