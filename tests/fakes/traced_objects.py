@@ -14,7 +14,7 @@ from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference import case_file
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import CallCase
-from attnfuzz.reference.case import Case, Launch, Mode, Step
+from attnfuzz.reference.case import Case, Launch, Mode, Scales, Step
 
 
 def of_two_requests(backend: str, *steps: Step, **fields: Any) -> Case:
@@ -26,6 +26,7 @@ def of_two_requests(backend: str, *steps: Step, **fields: Any) -> Case:
         backend=backend,
         geometry=can.buckets[0].simplest,
         steps=steps or (step(mode, (q_len, 40), (q_len, 21)),),
+        scales=Scales(granularity=can.granularities[0]),
         **fields,
     )
 
