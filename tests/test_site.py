@@ -139,6 +139,17 @@ def test_a_script_of_a_finding_follows_the_template_and_fits_into_one_file(scrip
     compile(single_file, script.name, "exec")
 
 
+def test_a_single_file_has_the_shared_code_that_its_script_uses_and_no_more() -> None:
+    single_file = runpy.run_path(str(FINDINGS / "_single_file.py"))["single_file"]
+    source = single_file(FINDINGS / "flashinfer-plan-staging.py")
+    assert "def finish(" in source
+    assert "def workspace(" in source
+    assert "def in_child(" not in source
+    assert "import subprocess" not in source
+    # A tensor that is only allocated belongs to the reproduction.
+    assert "\nothers = torch.zeros(" in source
+
+
 def test_each_text_for_upstream_has_a_place_in_the_order_and_its_scripts() -> None:
     order = re.findall(r"^\| \d+ \| \[([\w-]+)\]\(\1\.md\)", (UPSTREAM / "README.md").read_text(), re.MULTILINE)
     assert sorted(order) == sorted({page.stem for page in UPSTREAM.glob("*.md")} - {"README", "rfc-3605"})
