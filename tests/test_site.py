@@ -4,14 +4,18 @@ import importlib.util
 import os
 import re
 import runpy
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from attnfuzz.harness.ledger.entry import Entry
 from attnfuzz.harness.reported.bugs import load_bugs
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels import native
 from attnfuzz.kernels.defects.catalogue import DEFECTS
 
@@ -148,6 +152,35 @@ def test_a_single_file_has_the_shared_code_that_its_script_uses_and_no_more() ->
     assert "import subprocess" not in source
     # A tensor that is only allocated belongs to the reproduction.
     assert "\nothers = torch.zeros(" in source
+
+
+def test_a_ledger_is_exported_for_flashinfer_without_entries_that_would_match_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = "https://github.com/flashinfer-ai/flashinfer/issues"
+    entry = Entry(backend="xqa", reason="gaps", kind=Kind.NOT_FINITE, issue=f"{at}/7")
+    narrow = replace(entry, backend=("xqa", "fa2_paged"), features=("views",), mode="decode")
+    others = [replace(entry, kernel="mha"), replace(entry, issue="https://github.com/pytorch/pytorch/issues/7")]
+    deadly = replace(entry, kind=(Kind.NOT_FINITE, Kind.HANG))
+    exported = runpy.run_path(str(UPSTREAM / "_fuzz_ledger.py"))["exported"]
+    source, left_out = exported([narrow, *others, deadly])
+    assert left_out == [each.title for each in others]
+    theirs = SimpleNamespace(
+        Finding=lambda match, reason, **others: (match, reason, others), FuzzLedger=lambda *parts: parts
+    )
+    monkeypatch.setitem(sys.modules, "tests.test_helpers.fuzz_ledger", theirs)
+    (tmp_path / "ledger.py").write_text(source)
+    operation, findings = runpy.run_path(str(tmp_path / "ledger.py"))["LEDGER"]
+    assert operation == "attention"
+    assert [others for _, _, others in findings] == [
+        {"quarantine": False, "backend": "xqa"},
+        {"quarantine": False, "backend": "fa2_paged"},
+        {"quarantine": True, "backend": "xqa"},
+    ]
+    match, reason, _ = findings[0]
+    assert reason == "gaps; gh #7"
+    assert match(SimpleNamespace(features={"views", "mode=decode", "scales"}))
+    assert not match(SimpleNamespace(features={"views", "mode=prefill"}))
 
 
 def test_each_text_for_upstream_has_a_place_in_the_order_and_its_scripts() -> None:
