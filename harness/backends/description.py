@@ -52,9 +52,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     `family` is the tag of its family's cases, which says how its `capability` is decoded (`decoded`).
 
     `shares_pool` and `called_as_documented` are the results of these functions of
-    `attnfuzz.kernels.interface.backend`, and `is_function` says that it is a `FunctionBackend`. One with `whole_pool`
-    died in a trial of pages that no request owns; one that `lacks_modules` has no compiled geometry, if only those are
-    asked for.
+    `attnfuzz.kernels.interface.backend`, and `is_function` says that it is a `FunctionBackend`, which `arranges` if
+    another function makes its arguments. One with `whole_pool` died in a trial of pages that no request owns; one that
+    `lacks_modules` has no compiled geometry, if only those are asked for.
     """
 
     name: str
@@ -68,6 +68,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     shares_pool: bool
     called_as_documented: bool
     is_function: bool = False
+    arranges: bool = False
     whole_pool: bool = False
     lacks_modules: bool = False
 
@@ -89,6 +90,7 @@ def describe(name: str, backend: Backend) -> Description:
         shares_pool=_asked(name, "shares_pool", lambda: shares_pool(backend)),
         called_as_documented=_asked(name, "called_as_documented", lambda: called_as_documented(backend)),
         is_function=isinstance(backend, FunctionBackend),
+        arranges=isinstance(backend, FunctionBackend) and backend.arranges,
         lacks_modules=lacks_modules(backend),
     )
     return _as_decoded(name, described)
@@ -302,6 +304,11 @@ class Rehearsed:
     def called_as_documented(self) -> bool:
         """Whether attnfuzz makes all arguments of its function."""
         return self.description.called_as_documented
+
+    @property
+    def arranges(self) -> bool:
+        """Whether a function of the user makes the arguments of another one."""
+        return self.description.arranges
 
     def open(self, case: Case, bench: Bench) -> NoReturn:
         """Refuse, because sessions run the user's code."""

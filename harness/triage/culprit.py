@@ -62,7 +62,8 @@ def culprit(case: AnyCase, failure: Observation, found: Sequence[CallEvidence]) 
     if not isinstance(case, CallCase) and failure.kernel not in entry_points():
         backend = registry.resolve(case.backend)
         if called_as_documented(backend):
-            return _function(case, backend.capability, failure, found)
+            arranges = bool(failure.kernel) and getattr(backend, "arranges", False)
+            return _function(case, backend.capability, failure, found, arranges=arranges)
     if isinstance(case, Case) and failure.kernel not in entry_points() and failure.kind in _OF_WRITES:
         written = _written(caller, case, failure, found)
         if written is not None:
@@ -116,12 +117,20 @@ def _inherited(evidence: CallEvidence) -> Culprit:
     )
 
 
-def _function(case: AnyCase, capability: Any, failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
-    """Conclude from arguments that attnfuzz made itself, as the function's documentation says, as far as it does."""
+def _function(
+    case: AnyCase, capability: Any, failure: Observation, found: Sequence[CallEvidence], *, arranges: bool
+) -> Culprit:
+    """Conclude from arguments that attnfuzz made itself, as the function's documentation says, as far as it does.
+
+    If the user `arranges` them for the function, either may be at fault.
+    """
     function = failure.kernel or f"the function that arranges the arguments of {case.backend}"
     unsaid = _unsaid(case, capability) if isinstance(case, Case) else []
     if unsaid:
         conclusion = f"Undecided: no document of {function} says that it takes {' and '.join(unsaid)}."
+        return Culprit(Blame.UNCLEAR, conclusion, (_line(failure), *_elsewhere(found)), call=failure.call)
+    if arranges:
+        conclusion = f"Undecided: {function} or arrange, which makes its arguments of attnfuzz's, is at fault."
         return Culprit(Blame.UNCLEAR, conclusion, (_line(failure), *_elsewhere(found)), call=failure.call)
     return Culprit(
         Blame.KERNEL,

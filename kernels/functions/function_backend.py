@@ -153,6 +153,11 @@ class FunctionBackend(OfFunction):
     shares_pool: ClassVar[bool] = True
     called_as_documented: ClassVar[bool] = True
 
+    @property
+    def arranges(self) -> bool:
+        """Whether `arrange` makes the function's arguments."""
+        return self.arrange is not None
+
     def __post_init__(self) -> None:
         self._check_types()
         self._check_features()

@@ -82,6 +82,10 @@ def test_a_function_that_attnfuzz_calls_as_documented_is_at_fault(monkeypatch: p
     open_question = culprit(replace(case, arguments=(ArgumentForm.OUT_GAPS,)), failure(kind, "attend"), [])
     assert open_question.fault is Blame.UNCLEAR
     assert open_question.conclusion == "Undecided: no document of attend says that it takes output with gaps."
+    monkeypatch.setattr(registry, "resolve", lambda _: FunctionBackend(attend, arrange=lambda **_: {}))
+    arranged = culprit(case, failure(kind, "attend"), [])
+    assert arranged.fault is Blame.UNCLEAR
+    assert arranged.conclusion.startswith("Undecided: attend or arrange, which makes its arguments")
     before = culprit(case, failure(kind, ""), [])
     assert "the function that arranges the arguments of mine.py:ATTEND" in before.conclusion
 
