@@ -26,8 +26,7 @@ def of_two_requests(backend: str, *steps: Step, **fields: Any) -> Case:
         backend=backend,
         geometry=can.buckets[0].simplest,
         steps=steps or (step(mode, (q_len, 40), (q_len, 21)),),
-        scales=Scales(granularity=can.granularities[0]),
-        **fields,
+        **{"scales": Scales(granularity=can.granularities[0]), **fields},
     )
 
 
