@@ -33,8 +33,8 @@ class Undone:
         if run.task.kind is SliceKind.KEPT:
             self._kept += sum(replay.finding is None for replay in run.task.replays[done.replayed :])
 
-    def lines(self, schedule: Schedule, unkept: int) -> Iterator[str]:
-        """Yield lines on undone tasks; `unkept` new cases were not kept."""
+    def lines(self, schedule: Schedule) -> Iterator[str]:
+        """Yield lines on undone tasks. New cases that were not kept are none: a later campaign draws others."""
         kept = self._kept + self._replays.kept_left
         if self._findings:
             yield f"no time was left to run {count(len(self._findings), 'past finding')}"
@@ -42,8 +42,6 @@ class Undone:
             yield f"no time was left to run {count(kept, 'kept case')}"
         for backend, (used, due) in schedule.short().items():
             yield f"{backend} was searched for {clock(used)}, less than its minimum share of {clock(due)}"
-        if unkept:
-            yield f"no time was left to keep {count(unkept, 'case')} with new coverage"
 
 
 def unjudged(standing: Standing) -> Iterator[str]:

@@ -263,10 +263,14 @@ class Campaign:
 
     @property
     def _cut_short(self) -> bool:
-        """Whether the campaign ends before its budget, because it was stopped or has its finding with the script."""
+        """Whether the campaign ends before its budget, because it was stopped or has its finding with the script.
+
+        A job may file another new cause while the first one's script is made, and makes its script as well.
+        """
+        if self._stop.is_set() or not self._tasks.found:
+            return self._stop.is_set()
         waiting = self._scripting.waiting
-        found = self._plan.until_finding and any(each.name not in waiting for each in self._standing.unexpected)
-        return self._stop.is_set() or found
+        return not any(cause.name in waiting for cause in self._standing.causes if cause.known is None)
 
     def _check_driver(self) -> Iterator[Event]:
         """End as after a GPU that is gone, if the driver keeps all jobs waiting at the end of the time."""
@@ -287,7 +291,7 @@ class Campaign:
         for text in unjudged(self._standing):
             yield from self._trouble(text)
         if self._plan.seconds is not None:
-            for text in self._undone.lines(self._schedule, self._growth.chosen):
+            for text in self._undone.lines(self._schedule):
                 yield from self._trouble(text)
 
     def _start_slices(self) -> Iterator[Event]:

@@ -8,7 +8,7 @@ from attnfuzz.harness.search.examples import derive_seed
 from attnfuzz.harness.search.messages import Caught, Slice, SliceKind
 from attnfuzz.harness.verdict.failures import Verdict
 
-NOT_MADE = "the campaign ended before it was made"
+NOT_MADE = "the campaign ended before it was made; attnfuzz export makes it"
 JOB_KILLED = "its job was killed while it was made"
 
 SHARE = 0.05

@@ -65,6 +65,11 @@ class Tasks:
     limits: Limits
     _cut_off: Counter[SuspectKey] = field(default_factory=Counter)
 
+    @property
+    def found(self) -> bool:
+        """Whether the campaign has the finding that it was to run for: only scripts are left to make."""
+        return self.plan.until_finding and bool(self.standing.unexpected)
+
     def next(self, at: float, under_way: Collection[UnderWay], unsent: Mapping[str, int]) -> UnderWay | None:
         """Return the next slice, `at` seconds into the campaign, or None if there is nothing to do or no time left.
 
@@ -72,6 +77,8 @@ class Tasks:
         """
         if self.plan.trial is not None:
             return self._of_trial(at, under_way, unsent, ShrinkBudget(seconds=self.plan.trial))
+        if self.found:
+            return self.scripting.next(at, self.limits.ended, searched=True)
         left = None if self.plan.seconds is None else self.plan.seconds - at
         if left is not None and left <= 0:
             return self._last(at, under_way)

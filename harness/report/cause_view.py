@@ -21,7 +21,7 @@ from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.reduce.ablation import passes_if
 from attnfuzz.harness.report.compare import changes
 from attnfuzz.harness.report.row_errors import draw_errors
-from attnfuzz.harness.report.titles import severity, slug, title
+from attnfuzz.harness.report.titles import Severity, severity, slug, title
 from attnfuzz.harness.verdict.blame import Blamed
 from attnfuzz.harness.verdict.failures import REACHED_BY, REACHED_BY_IN_0_1
 from attnfuzz.harness.verdict.printable import in_a_line
@@ -129,9 +129,16 @@ class CauseView:
         return as_file_name(f"{slug(self.title)}-{rest or self.cause.name}")
 
     @property
-    def order(self) -> tuple[int, int]:
-        """The sort key that puts the worst causes first, and of equally bad ones that with the most findings."""
-        return min(severity(each.observation) for each in self.cause.findings), -len(self.cause.findings)
+    def order(self) -> tuple[int, bool, int]:
+        """The sort key that puts the worst causes first, and of equally bad ones that with the most findings.
+
+        A wrong output whose mistake is known comes before NaN, which tells little about its cause.
+        """
+        worst = min(severity(each.observation) for each in self.cause.findings)
+        unexplained = not any(each.observation.mistakes for each in self.cause.findings)
+        if worst is Severity.WRONG and not unexplained:
+            worst = Severity.NOT_FINITE
+        return worst, unexplained, -len(self.cause.findings)
 
     @property
     def symptoms(self) -> list[AnyFinding]:

@@ -20,7 +20,7 @@ def describe(case: Case) -> str:
     lines.append(_line(case, "geometry"))
     slots_matter = any(_moves(step) for step in case.steps) or len(case.steps) > 1
     lines += [_wrapped(_step(step, slots=slots_matter), f"step {index:<5}") for index, step in enumerate(case.steps)]
-    lines += [_line(case, label) for label in ("memory", "numbers", "call", "before")]
+    lines += [_line(case, label) for label in ("memory", "values", "call", "before")]
     if case.past:
         lines.append(_wrapped(f"continues after {'; '.join(map(str, case.past))}", "known     "))
     lines.append(_line(case, "relation"))
@@ -28,8 +28,8 @@ def describe(case: Case) -> str:
 
 
 def _line(case: Case, label: str) -> str:
-    """Return a line of features with its label, or "" if all have their defaults. The seed is among the numbers."""
-    seed = f"seed {case.seed}" if label == "numbers" and case.seed else ""
+    """Return a line of features with its label, or "" if all have their defaults. The seed is among the values."""
+    seed = f"seed {case.seed}" if label == "values" and case.seed else ""
     words = ", ".join(filter(None, (TABLE.printed(case, label), seed)))
     return _wrapped(words, f"{label:<10}") if words else ""
 

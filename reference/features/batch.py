@@ -312,6 +312,6 @@ REQUESTS = grouped(
         removable("several chunks", but("no prefix", "one"), removals.one_chunk),
         supported=lambda can: _CHUNKS if can.latent and Mode.CHUNKED_PREFILL in can.modes else (),
         lack="nothing but a chunked prefill of latents is cut into chunks",
-        line="numbers",
+        line="values",
     ),
 )

@@ -377,7 +377,7 @@ SEEN_KEYS = grouped(
             else None
         ),
         draws=_draw_masks,
-        line="numbers",
+        line="values",
         optional=(
             "masks other than causal",
             lambda can: None if can.writes or can.latent else can.masks != (Mask.CAUSAL,),

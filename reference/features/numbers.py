@@ -91,7 +91,7 @@ SCALES = grouped(
             "{} scales of blocks",
         ),
     ),
-    line="numbers",
+    line="values",
 )
 
 QUERIES = grouped(
@@ -192,5 +192,5 @@ VALUES = grouped(
             lambda can: None if can.writes else can.magnitudes != (Magnitude.PLAIN,),
         ),
     ),
-    line="numbers",
+    line="values",
 )

@@ -123,5 +123,5 @@ ROTATION = grouped(
         lack=_ROTATES,
         refusal=_refused_scaling,
     ),
-    line="numbers",
+    line="values",
 )

@@ -13,7 +13,7 @@ def describe(case: SparseCase) -> str:
     lines += [f"geometry  {each}" for each in _geometry(case)]
     lines += [f"step {at:<5}{_step(step)}" for at, step in enumerate(case.steps)]
     fields = {
-        "numbers": (case.scores, f"{case.values} values", f"seed {case.seed}" if case.seed else ""),
+        "values": (case.scores, f"{case.values} values", f"seed {case.seed}" if case.seed else ""),
         "lists": (f"{case.order} lists", f"{case.tail} behind them") if case.has(SparseOp.ATTENTION) else (),
         "memory": (
             f"{case.slack} more columns of tables" if case.slack else "",

@@ -59,7 +59,7 @@ _FILE = options.PathTo(dir_okay=False)
 @click.option(
     "--until-finding",
     is_flag=True,
-    help="Stop once the first failure that is not in the ledger has been minimized and filed.",
+    help="Stop once the first failure that is not in the ledger has been minimized and filed, with its script.",
 )
 @click.option(
     "--promised",

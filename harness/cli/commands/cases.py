@@ -31,7 +31,7 @@ def _elsewhere_options(verb: str, hint: str = "") -> Callable[..., Any]:
 @click.argument("backend", metavar="FILE.py:NAME|BACKEND")
 @options.answer_options("only whether all cases pass")
 def check(**given: Any) -> Exit:
-    """Run some 20 plain cases on a backend, in a few seconds.
+    """Run up to 20 plain cases on a backend, in a few seconds.
 
     Shows whether a function is called as it should be, before it is fuzzed: the cases have few requests, and no
     feature besides a mode, a layout and a dtype.

@@ -157,7 +157,7 @@ def test_a_finding_whose_campaign_is_over_before_its_script_says_so(
     assert report.endswith(f"\n\nNo script shows the failure: {NOT_MADE}.\n")
 
 
-def test_a_campaign_until_a_finding_does_not_wait_for_the_scripts_of_others(tmp_path: Path) -> None:
+def test_a_campaign_until_a_finding_ends_with_the_scripts_of_all_new_causes_that_it_has_filed(tmp_path: Path) -> None:
     first, other = (
         Caught(
             fingerprint=Fingerprint.of("fake", failure),
@@ -172,9 +172,11 @@ def test_a_campaign_until_a_finding_does_not_wait_for_the_scripts_of_others(tmp_
     suspects = (
         Suspect(fingerprint=each.fingerprint, case=each.case, observation=each.observation) for each in (first, other)
     )
-    jobs = ScriptedJobs([*suspects, first, other, handed_over(first), JobEnded(0, "gone")])
+    handed = handed_over(first), handed_over(other)
+    jobs = ScriptedJobs([*suspects, first, other, *handed, JobEnded(0, "gone")])
     events = list(begin(plan(tmp_path, until_finding=True), jobs).events())
     assert [each.observation.kind for each in of(FindingFiled, events)] == [Kind.OUTPUT_MISMATCH, Kind.UNWRITTEN]
+    assert [each.obstacle for each in of(ScriptMade, events)] == ["", ""]
     assert not of(JobFailed, events)
 
 

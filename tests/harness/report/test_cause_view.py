@@ -15,7 +15,8 @@ from attnfuzz.harness.report.junit import render_junit
 from attnfuzz.harness.report.markdown import render_markdown
 from attnfuzz.harness.report.verdict import verdict
 from attnfuzz.harness.verdict.blame import Blame, Blamed
-from attnfuzz.harness.verdict.failures import REACHED_BY
+from attnfuzz.harness.verdict.failures import REACHED_BY, Kind
+from attnfuzz.reference.mistake import Mistake
 
 FAKE, OTHER = decode_case("fake"), decode_case("other")
 SINKS = without_sinks(FAKE, OTHER)
@@ -163,3 +164,14 @@ def test_causes_that_are_probably_one_bug_stand_under_one_heading() -> None:
     words = "one bug with 1 other cause: same needs, same kind, same library"
     for text in (render_junit(standing).decode(), render_markdown(standing), render_html(standing)):
         assert text.count(words) == 2
+
+
+def test_wrong_rows_with_a_known_mistake_come_before_nan_which_comes_before_other_wrong_rows() -> None:
+    wrong = replace(MISMATCH, margin=100.0)
+    seen = {
+        "wrong": wrong,
+        "nan": replace(wrong, kind=Kind.NOT_FINITE),
+        "explained": replace(wrong, mistakes=(Mistake.SINK,)),
+    }
+    events = [replace(filed(FAKE, name), observation=observation) for name, observation in seen.items()]
+    assert [view.cause.name for view in views(*events)] == ["explained", "nan", "wrong"]

@@ -102,7 +102,7 @@ def test_values_other_than_the_default_are_named() -> None:
         "          left",
         "step 0    target_verify of 2: (q 2, kv 2) [padded: 2 rows for 1 request]",
         "memory    pages.order shuffled, pages.tail poison, outputs stale, guard left",
-        "numbers   scales.k 0.37, values peaked, chunk_capacity 12, seed 7",
+        "values    scales.k 0.37, values peaked, chunk_capacity 12, seed 7",
     ]
 
 
@@ -114,8 +114,8 @@ def test_the_queries_of_a_server_are_part_of_the_geometry() -> None:
     )
 
 
-def test_a_magnitude_is_among_the_numbers_unless_it_is_plain() -> None:
-    assert describe(replace(PLAIN, magnitude=Magnitude.MIXED)).endswith("numbers   magnitude mixed")
+def test_a_magnitude_is_among_the_values_unless_it_is_plain() -> None:
+    assert describe(replace(PLAIN, magnitude=Magnitude.MIXED)).endswith("values    magnitude mixed")
     assert "magnitude" not in describe(PLAIN)
 
 
@@ -177,4 +177,4 @@ def test_failures_that_a_case_goes_on_after_are_named() -> None:
 
 def test_a_relation_is_described_last() -> None:
     described = describe(replace(PLAIN, seed=7, relation=Relation.PADDING_ENLARGED)).splitlines()
-    assert described[3:] == ["numbers   seed 7", "relation  compared with a second run: padding enlarged"]
+    assert described[3:] == ["values    seed 7", "relation  compared with a second run: padding enlarged"]
