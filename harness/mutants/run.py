@@ -30,12 +30,8 @@ class Crew:
         self._made: list[Any] = []
         self._runners = runners
         # A nursery ends with the thread that started it: threads last as long as the pool.
-        self._pool = ThreadPoolExecutor(jobs, initializer=self._begin)
+        self._pool = ThreadPoolExecutor(jobs)
         self.stop = threading.Event()
-
-    def _begin(self) -> None:
-        self._own.runner = self._runners()
-        self._made.append(self._own.runner)
 
     def each(self, tasks: Sequence[Callable[[WatchingRunner], T]]) -> Iterator[T]:
         """Run tasks, and yield their results as they end. Raises the first exception of a task."""
@@ -49,6 +45,10 @@ class Crew:
     def _run(self, task: Callable[[WatchingRunner], T]) -> T:
         if self.stop.is_set():
             raise Stopped
+        # A pool hides the exception of an initializer: a runner is made by the first task.
+        if not hasattr(self._own, "runner"):
+            self._own.runner = self._runners()
+            self._made.append(self._own.runner)
         return task(self._own.runner)
 
     def close(self) -> None:

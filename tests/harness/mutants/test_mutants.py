@@ -24,6 +24,7 @@ from attnfuzz.harness.mutants.results import (
 from attnfuzz.harness.mutants.run import crew, run
 from attnfuzz.harness.mutants.words import conclusion, render_markdown
 from attnfuzz.harness.mutation.changes import Mutant
+from attnfuzz.harness.sandbox.check import CannotRun
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict, Watched
 from attnfuzz.harness.workers.supervisor import HandlerError, Refused
 from attnfuzz.harness.workers.task import Watch
@@ -216,6 +217,14 @@ def test_an_interrupted_run_goes_on_with_the_mutants_that_are_left(planner: Path
     rows = [line for line in render_markdown(ended).splitlines() if line.startswith("| planner.py:")]
     assert len(rows) == 4
     assert "survived: 3 of 3 plans differ" in rows[0]
+
+
+def test_a_backend_that_cannot_run_ends_a_run_with_its_own_error(planner: Path) -> None:
+    def missing() -> NoReturn:
+        raise CannotRun("triton can't run here: it is not installed")
+
+    with crew(2, missing) as team, pytest.raises(CannotRun, match="not installed"):
+        list(run(begun(planner, 4), lambda: [CASE], team))
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
