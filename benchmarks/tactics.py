@@ -161,6 +161,8 @@ class Orders:
             self._run(layer)
 
     def _replayed(self, call: Callable[[], object]) -> None:
+        # Nothing is loaded or allocated within a capture. A first call that is tuned would leave nothing to tune.
+        self._run()
         self._capture(call)()
 
     def _between(self, replay: Callable[[], None]) -> None:
@@ -186,8 +188,7 @@ def _choose(path: Path, tactic: int) -> None:
 
 
 def captured(call: Callable[[], object]) -> Callable[[], None]:
-    """Capture a call, after one that loads its module."""
-    call()
+    """Capture a call whose module is loaded."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
