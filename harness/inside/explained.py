@@ -13,7 +13,18 @@ from msgspec.structs import replace
 from attnfuzz.harness.family import family_of
 from attnfuzz.harness.inside.execute import Execution, backend_of
 from attnfuzz.harness.inside.launcher import Launched
-from attnfuzz.harness.judge.explain import Aspect, Inquiry, PagedCall, Stake, paged_call, sampled_rows, worst_row
+from attnfuzz.harness.judge.explain import (
+    POSITIONS,
+    Aspect,
+    Explanation,
+    Inquiry,
+    PagedCall,
+    RowOrders,
+    Stake,
+    paged_call,
+    sampled_rows,
+    worst_row,
+)
 from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.judge.wrong_rows import wrong_rows
 from attnfuzz.harness.verdict.failures import REACHED_BY, Observation, Verdict, WrongRows
@@ -24,6 +35,9 @@ from attnfuzz.reference.geometry import KvLayout
 
 _MOST_SECONDS = 10.0
 """Seconds after which no further run begins."""
+
+EMPTY_ROWS = "empty rows"
+"""The place of failures of rows that see no key."""
 
 Write = Callable[[bytes], None]
 
@@ -73,13 +87,16 @@ def _with_numbers(observation: Observation, numbers: Mapping[tuple[int, str], Wr
 def _inquire(
     stake: Stake,
     failures: Sequence[_Failure],
+    orders: Mapping[int, RowOrders],
     layout: KvLayout,
     step: int,
     judgement: Judgement,
     launches: Sequence[Launched],
 ) -> None:
-    """Pass the rows of a further run to the inquiries."""
+    """Pass the rows of a further run to the inquiries, and to the orders of all rows."""
     evidence, call = judgement.evidence, _call(launches, layout)
+    if evidence is not None and step in orders:
+        orders[step].test(evidence)
     for failure in failures:
         if evidence is None or (failure.aspect is Aspect.LSE and evidence.lse is None):
             continue
@@ -99,35 +116,47 @@ def explained(task: Task, write: Write) -> Verdict:
     """Return the verdict on a task, with explanations of failures that further runs confirm."""
     began = time.monotonic()
     found: list[_Failure] = []
+    orders: dict[int, RowOrders] = {}
     numbers: dict[tuple[int, str], WrongRows] = {}
     layout = task.case.geometry.kv_layout if isinstance(task.case, Case) else KvLayout.NHD
 
     def look(step: int, judgement: Judgement, launches: Sequence[Launched]) -> None:
         found.extend(_opened(step, judgement, _call(launches, layout)))
+        if judgement.observations and judgement.evidence is not None:
+            orders[step] = RowOrders(judgement.evidence)
         numbers.update(_numbers(step, judgement))
 
     verdict = Execution(task, write, look=look).run()
     for stake, case in family_of(task.case).further(task.case, backend_of(task.backend).capability):
         open_ones = [failure for failure in found if failure.inquiry.open]
-        if not open_ones or time.monotonic() - began > _MOST_SECONDS:
+        of_rows = orders if stake in POSITIONS else {}
+        if not (open_ones or any(each.words for each in of_rows.values())) or time.monotonic() - began > _MOST_SECONDS:
             break
         # A worker that is silent for too long counts as hung.
         write(b"")
-        Execution(replace(task, case=case, trace=None), write, look=partial(_inquire, stake, open_ones, layout)).run()
-    described = (_with_words(each, found) for each in verdict.observations)
+        again = partial(_inquire, stake, open_ones, of_rows, layout)
+        Execution(replace(task, case=case, trace=None), write, look=again).run()
+    described = (_with_words(each, _explanation(each, found, orders)) for each in verdict.observations)
     return replace(verdict, observations=tuple(_with_numbers(each, numbers) for each in described))
 
 
-def _with_words(observation: Observation, failures: Sequence[_Failure]) -> Observation:
-    """Add the explanation to a failed place's observation, before the line on how a server reaches it."""
-    for failure in failures:
-        if observation.tier not in ("", Tier.T0) and (observation.step, observation.place) == (
-            failure.step,
-            failure.place,
-        ):
-            found = failure.inquiry.conclusion()
-            if found is not None and observation.row is not None:
-                message, reached, way = observation.message.partition(f"\n{REACHED_BY}")
-                text = f"{message}\n{found.words}{reached}{way}"
-                return replace(observation, message=text, mistakes=found.mistakes, keys=found.keys)
-    return observation
+def _explanation(
+    observation: Observation, failures: Sequence[_Failure], orders: Mapping[int, RowOrders]
+) -> Explanation | None:
+    """Return the explanation of a failed place: an order of all rows, or a claim about its worst row."""
+    order = orders.get(observation.step)
+    if order is not None and observation.place in ("out", EMPTY_ROWS) and (found := order.conclusion()) is not None:
+        return found
+    if observation.tier in ("", Tier.T0) or observation.row is None:
+        return None
+    here = (each for each in failures if (each.step, each.place) == (observation.step, observation.place))
+    return next(filter(None, (each.inquiry.conclusion() for each in here)), None)
+
+
+def _with_words(observation: Observation, found: Explanation | None) -> Observation:
+    """Add an explanation to an observation, before the line on how a server reaches it."""
+    if found is None:
+        return observation
+    message, reached, way = observation.message.partition(f"\n{REACHED_BY}")
+    text = f"{message}\n{found.words}{reached}{way}"
+    return replace(observation, message=text, mistakes=found.mistakes, keys=found.keys)

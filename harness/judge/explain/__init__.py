@@ -5,9 +5,21 @@ that fit a failure's worst row, and an `Inquiry` tests them on the other rows an
 inquiry is made once per reported failure, not for each failing case.
 """
 
-from attnfuzz.harness.judge.explain.claim import Aspect, Stake
+from attnfuzz.harness.judge.explain.claim import POSITIONS, Aspect, Stake
 from attnfuzz.harness.judge.explain.inquiry import Explanation, Inquiry
 from attnfuzz.harness.judge.explain.paged_call import PagedCall, paged_call
+from attnfuzz.harness.judge.explain.row_orders import RowOrders
 from attnfuzz.harness.judge.explain.sampled_rows import sampled_rows, worst_row
 
-__all__ = ["Aspect", "Explanation", "Inquiry", "PagedCall", "Stake", "paged_call", "sampled_rows", "worst_row"]
+__all__ = [
+    "POSITIONS",
+    "Aspect",
+    "Explanation",
+    "Inquiry",
+    "PagedCall",
+    "RowOrders",
+    "Stake",
+    "paged_call",
+    "sampled_rows",
+    "worst_row",
+]

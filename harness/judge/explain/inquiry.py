@@ -46,6 +46,11 @@ class Explanation:
     keys: KeysRead | None = None
 
 
+def filled(words: str) -> str:
+    """Break the words of an explanation into its lines."""
+    return fill(words, _COLUMNS, break_long_words=False)
+
+
 @dataclass(frozen=True)
 class _Scope:
     """The rows that a claim covers: all, or those of one request, token or head."""
@@ -139,7 +144,7 @@ class Inquiry:
             mistakes.append(different[0].claim.mistake)
         if len(others) > 1:
             words += f"; or {len(others) - bool(different)} more"
-        return Explanation(fill(words, _COLUMNS, break_long_words=False), tuple(mistakes), first.keys)
+        return Explanation(filled(words), tuple(mistakes), first.keys)
 
     def _established(self, trial: _Trial) -> bool:
         return trial.tells and (bool(trial.confirmed) if self._tested else trial.supports > 1)

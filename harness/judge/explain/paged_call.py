@@ -63,6 +63,10 @@ class PagedCall:
         key, value = _key_and_value(caches, self.rank)
         return replace(self, key=key, value=value)
 
+    def reshaped(self) -> "PagedCall":
+        """Return the call with the axes of slots and KV heads exchanged by a reshape, which moves no element."""
+        return replace(self, key=_reshaped(self.key), value=_reshaped(self.value))
+
     def pages_with(self, keys: torch.Tensor, head: int) -> list[int]:
         """Return the pages that begin with these keys [n, dim], n at most a page's slots."""
         pool = self.key.view(torch.uint8) if self.key.element_size() == 1 else self.key
@@ -85,6 +89,13 @@ def _key_and_value(
     """Return the pools of keys and of values. Values of latents are their first `rank` elements."""
     pools = [pool for parameter, cache in caches for pool in token_major(parameter, cache)]
     return pools[0], pools[1] if len(pools) > 1 else pools[0][..., :rank]
+
+
+def _reshaped(pool: torch.Tensor) -> torch.Tensor:
+    pages, slots, kv_heads, dim = pool.shape
+    if pool.stride(1) >= pool.stride(2):
+        return pool.reshape(pages, kv_heads, slots, dim).transpose(1, 2)
+    return pool.transpose(1, 2).reshape(pages, slots, kv_heads, dim)
 
 
 def extent(tensor: torch.Tensor) -> int:

@@ -275,7 +275,10 @@ def _strides(call: PagedCall) -> Iterator[Claim]:
         words = "as if rows of queries followed each other without gaps"
         yield Claim(Mistake.QUERY_STRIDE, words, _packed_query(heads=False))
     if not all(cache.is_contiguous() for _, cache in call.caches):
-        yield Claim(Mistake.CACHE_STRIDE, "as if the KV cache were contiguous", _dense_cache)
+        yield Claim(Mistake.CACHE_STRIDE, "as if the KV cache were contiguous", _of_cache(PagedCall.dense))
+    if call.page_size > 1 and call.key.shape[2] > 1:
+        words = "as if pages were reshaped, not permuted, to exchange the axes of slots and KV heads"
+        yield Claim(Mistake.CACHE_STRIDE, words, _of_cache(PagedCall.reshaped))
 
 
 def _packed_query(*, heads: bool) -> Callable[[WrongRow], Alternative | None]:
@@ -294,9 +297,14 @@ def _packed_query(*, heads: bool) -> Callable[[WrongRow], Alternative | None]:
     return answer
 
 
-def _dense_cache(row: WrongRow) -> Alternative | None:
-    dense = None if row.call is None else row.call.dense()
-    return None if dense is None else _from_pages(Mistake.CACHE_STRIDE, "", _own).answer(replace(row, call=dense))
+def _of_cache(change: Callable[[PagedCall], PagedCall | None]) -> Callable[[WrongRow], Alternative | None]:
+    """Return the answer over the row's own pages of a cache that is read in another way."""
+
+    def answer(row: WrongRow) -> Alternative | None:
+        other = None if row.call is None else change(row.call)
+        return None if other is None else _from_pages(Mistake.CACHE_STRIDE, "", _own).answer(replace(row, call=other))
+
+    return answer
 
 
 More = Callable[[int, int], int]

@@ -215,7 +215,8 @@ def test_wrong_pages_are_explained_and_below_nan_by_a_run_with_numbers(named: Na
     for found in (layout, ignored):
         assert {symptom.observation.kind for symptom in found.symptoms} == {Kind.NOT_FINITE}
         assert "With numbers there, the first case fails like this:\n  request " in found.words
-    words = " ".join(ignored.words.split())
+    exchanged, words = (" ".join(found.words.split()) for found in (layout, ignored))
+    assert "as if pages were reshaped, not permuted, to exchange the axes of slots and KV heads" in exchanged
     assert "as if the page table were ignored: each request has the pages after those of the requests before" in words
     assert "as if the page table had 64-bit entries, read as 32-bit ones" in widened.words
 
