@@ -24,6 +24,7 @@ from attnfuzz.harness.workers.nursery import (
     Reaped,
     Setup,
 )
+from attnfuzz.harness.workers.postmortem import signal_name
 from attnfuzz.reference.user_error import UserError
 
 _answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
@@ -102,8 +103,19 @@ class Lifeline:
             return CannotStart(answer.advice)
         if isinstance(answer, Failed):
             return NurseryError(f"workers can't start:\n{answer.trace}")
-        words = "\n".join(filter(None, (tail(self._log), words)))
-        return NurseryError(f"no worker came from the process that forks them; last words:\n{words}")
+        words = "\n".join(filter(None, (ends_of(self._log), words)))
+        return NurseryError(f"no worker came from the process that forks them{self._end()}; last words:\n{words}")
+
+    def _end(self) -> str:
+        if self._stuck:
+            return ""
+        try:
+            status = self._process.wait(_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            return ""
+        if status >= 0:
+            return f", which left with exit code {status}"
+        return f", which was killed by {signal_name(-status)}"
 
     def close(self) -> None:
         """Stop the nursery, even if it is still importing, and its workers with it. It is left behind if that fails."""
@@ -175,7 +187,17 @@ def _spawned() -> Nursery:
     return Nursery(process, control, log)
 
 
-def tail(descriptor: int, nbytes: int = 4096) -> str:
-    """Return the end of a file, by its descriptor, as text."""
+def ends_of(descriptor: int, nbytes: int = 4096) -> str:
+    """Return the beginning and the end of a file, by its descriptor, as text.
+
+    A native library prints its reason first, and a long stack after it.
+    """
     size = os.fstat(descriptor).st_size
-    return os.pread(descriptor, nbytes, max(0, size - nbytes)).decode(errors="replace").strip()
+    if size <= nbytes:
+        return _text(descriptor, nbytes, 0)
+    half = nbytes // 2
+    return f"{_text(descriptor, half, 0)}\n...\n{_text(descriptor, half, size - half)}"
+
+
+def _text(descriptor: int, nbytes: int, offset: int) -> str:
+    return os.pread(descriptor, nbytes, offset).decode(errors="replace").strip()

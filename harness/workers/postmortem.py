@@ -67,11 +67,15 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
             return "it closed or replaced the descriptors that its worker answers with"
         if self.signal is None:
             return f"the process left with exit code {self.exit_code}"
-        try:
-            name = signal.Signals(self.signal).name
-        except ValueError:
-            name = f"signal {self.signal}"
-        return f"killed by {name}"
+        return f"killed by {signal_name(self.signal)}"
+
+
+def signal_name(number: int) -> str:
+    """Return a name like SIGABRT, or "signal 40" for one that has none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 _BUS_ADRALN = 1

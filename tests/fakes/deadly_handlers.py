@@ -152,6 +152,12 @@ def broken() -> None:
     raise RuntimeError("the preload hook is broken")
 
 
+def aborting() -> None:
+    """A preload hook that dies as a native library does: with a message, a long stack, and SIGABRT."""
+    os.write(2, b"terminate called: no such device\n" + b"in PyImport_ImportModuleLevelObject\n" * 400)
+    os.abort()
+
+
 def threaded() -> None:
     """A preload hook that leaves a thread behind."""
     threading.Thread(target=time.sleep, args=(60,), daemon=True).start()

@@ -357,6 +357,11 @@ def test_nothing_outlives_a_parent_that_is_killed() -> None:
         ("deadly_handlers:obey", {"preload": ["deadly_handlers:broken"]}, "the preload hook is broken"),
         (
             "deadly_handlers:obey",
+            {"preload": ["deadly_handlers:aborting"]},
+            r"killed by SIGABRT(.|\n)*terminate called: no such device(.|\n)*ModuleLevelObject$",
+        ),
+        (
+            "deadly_handlers:obey",
             {"preload": ["deadly_handlers:threaded"]},
             "1 threads run after deadly_handlers:threaded, deadly_handlers:obey was loaded",
         ),
