@@ -1,10 +1,12 @@
 """Stands for the backends over FlashInfer's wrappers: the fake ones replace them, on the CPU."""
 
+import inspect
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import msgspec
+from flashinfer import attention, prefill
 
 from attnfuzz.kernels.arguments.argument_forms import opened_in_forms
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -60,6 +62,9 @@ BATCH_DECODE_TENSOR_CORES, FA3_BATCH_DECODE, CUDA_GRAPH_DECODE, CUDA_GRAPH_DECOD
 )
 FA2_SINKS, FA3_SINKS = map(faked, SINK_BACKENDS)
 FA2_SINKS_SECOND, FA3_SINKS_SECOND = map(faked, SECOND_SINK_BACKENDS)
-FA2_SINKS_DECODE, FA3_SINKS_DECODE = map(faked, SINK_DECODE_BACKENDS)
 (AUTO_PAGED,) = map(faked, AUTO_BACKENDS)
-FA2_TOKEN_HEAD_SCALES = faked(token_head_scales.TOKEN_HEAD)
+# Since 0.7.4. An older release refuses each case (flashinfer_op), and the fake ones take what it has.
+if hasattr(attention, "BatchDecodeWithAttentionSinkWrapper"):
+    FA2_SINKS_DECODE, FA3_SINKS_DECODE = map(faked, SINK_DECODE_BACKENDS)
+if "use_token_head_sf" in inspect.signature(prefill.BatchPrefillWithPagedKVCacheWrapper.plan).parameters:
+    FA2_TOKEN_HEAD_SCALES = faked(token_head_scales.TOKEN_HEAD)

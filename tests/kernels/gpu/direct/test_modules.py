@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from forked_python import forked_processes
+from packaging.version import Version
 
 pytest.importorskip("flashinfer", reason="the modules are FlashInfer's")
 
@@ -20,7 +22,14 @@ from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.cuda.visible import Arch
 hopper = [backend for backend in GPU_BACKENDS if Arch.HOPPER in backend.archs]
 modules = {module.name: module for backend in hopper for module in backend.modules()}
-print(json.dumps({name: module.spec().name for name, module in modules.items()}))
+specified, lacking = {}, []
+for name, module in modules.items():
+    try:
+        specified[name] = module.spec().name
+    except (ImportError, TypeError):
+        # A campaign names the module with this reason, and leaves its cases out.
+        lacking.append(name)
+print(json.dumps([specified, lacking]))
 """
 
 
@@ -40,6 +49,8 @@ def test_each_is_specified_once_for_hopper(tmp_path: Path) -> None:
             timeout=300,
         )
     assert done.returncode == 0, done.stderr[-2000:]
-    specified = json.loads(done.stdout.splitlines()[-1])
+    specified, lacking = json.loads(done.stdout.splitlines()[-1])
+    if Version(version("flashinfer-python")) >= Version("0.7.4"):
+        assert not lacking
     assert len(specified) > 10
     assert len(set(specified.values())) == len(specified)

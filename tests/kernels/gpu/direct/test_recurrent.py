@@ -15,6 +15,7 @@ from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.gpu.direct import recurrent
+from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native import recurrent_ops as native
 from attnfuzz.kernels.recurrent.backend import StateBackend
@@ -143,6 +144,9 @@ STAND_INS = {
 
 def call(module: str, name: str, /, **arguments: Any) -> None:
     signature = inspect.signature(getattr(importlib.import_module(module), name))
+    if "output_state_indices" in arguments.keys() - signature.parameters.keys():
+        # As flashinfer_op.call: 0.7.2 has no slots to write in a prefill.
+        raise Unsupported("since 0.7.4")
     bound = signature.bind(**arguments)
     bound.apply_defaults()
     function, pool = STAND_INS[name]
@@ -167,6 +171,8 @@ def test_drawn_cases_pass_on_native_kernels_behind_the_installed_signatures(
         run = Execution(Task(case=case, backend=backend.name), lambda _: None, backend=on_cpu)  # type: ignore[arg-type]
         verdict = run.run()
         assert verdict.failures == (), FAMILY.describe(case)
+        if verdict.unsupported == "since 0.7.4":
+            pytest.skip(verdict.unsupported)
         supported += verdict.unsupported is None
     assert supported
 

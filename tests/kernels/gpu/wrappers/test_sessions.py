@@ -1,6 +1,5 @@
 """Sessions over FlashInfer's wrappers, on fake wrappers that compute what their metadata says."""
 
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,7 +36,7 @@ pytest.importorskip("flashinfer", reason="the fake wrappers take what the instal
 import fake_wrappers
 import flashinfer.utils
 import wrapper_backends
-from flashinfer import attention, prefill
+from flashinfer import prefill
 
 LaunchesOf = Callable[[Case], list[Launched]]
 
@@ -50,12 +49,12 @@ VARIANTS = (
     "CUDA_GRAPH_DECODE_TENSOR_CORES",
     "FA2_SINKS",
     "FA3_SINKS",
-    # Since 0.7.4.
-    *(("FA2_SINKS_DECODE", "FA3_SINKS_DECODE") * hasattr(attention, "BatchDecodeWithAttentionSinkWrapper")),
     "AUTO_PAGED",
+    # Those that the installed release has.
     *(
-        ("FA2_TOKEN_HEAD_SCALES",)
-        * ("use_token_head_sf" in inspect.signature(prefill.BatchPrefillWithPagedKVCacheWrapper.plan).parameters)
+        name
+        for name in ("FA2_SINKS_DECODE", "FA3_SINKS_DECODE", "FA2_TOKEN_HEAD_SCALES")
+        if hasattr(wrapper_backends, name)
     ),
 )
 GEOMETRY = Geometry(q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16)
