@@ -53,7 +53,7 @@ _SHOWN_BY_PLOTS = {
     _Plot.REPLAYS: ("steps=several of one mode", "past=handed on", *_REPLAYED),
 }
 _SHOWN_BY_EXTENTS = {
-    Extent.FEW: ("batch=3 to 4", "longest q=9 to 16", "longest q=over 16"),
+    Extent.FEW: ("batch=3 to 4", "longest q=9 to 16", "longest q=17 to 64"),
     Extent.LONG: ("longest kv=257 to 1000", "longest kv=over 1000"),
     Extent.WIDE: ("batch=5 to 8", "batch=9 to 16", "batch=17 to 32", "batch=over 32"),
 }

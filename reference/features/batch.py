@@ -297,6 +297,7 @@ REQUESTS = grouped(
         classed("longest q", QUERIES, lambda moment: max(q_len for q_len, _ in moment.asking)),
         "steps.requests.q_len",
         size("several queries", but("1"), removals.one_query),
+        formerly={"longest q=over 16": "longest q=17 to 64"},
     ),
     of_steps(Axis("drafts", DRAFTS.names, _drafts, total=False), "steps.tokens_per_request"),
     of_steps(Axis("accepted", ACCEPTED.names, _accepted, total=False), "steps.requests.q_len"),

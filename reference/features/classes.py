@@ -33,7 +33,7 @@ def _ranges(start: int, *ends: int) -> Classes:
 
 
 BATCHES = _ranges(1, 1, 2, 4, 8, 16, 32)
-QUERIES = _ranges(1, 1, 2, 4, 8, 16)
+QUERIES = _ranges(1, 1, 2, 4, 8, 16, 64)
 KEYS = _ranges(0, 0, 16, 64, 256, 1000)
 DRAFTS = _ranges(1, 2, 3, 4, 5, 6, 7, 8)
 KV_HEADS = _ranges(1, 1, 2, 4)

@@ -84,6 +84,7 @@ def _all_drafts(can: Capability) -> bool:
 
 
 _CUTTING = "window=none|cuts keys off"
+_LONG_PROMPT = "longest q=17 to 64|over 64"
 _NO_KEYS = "kv len=0; without keys=some|all; longest kv=0"
 
 LACKS: tuple[Lack, ...] = (
@@ -122,7 +123,8 @@ MEANING: tuple[Clash, ...] = (
     _clash("a prefill is padded by tokens", _PREFILLS, "padding=fewer requests than real|as many requests, or more"),
     _clash("a latent prefill attends to its own tokens", _PREFILLS, _NO_KEYS, _latent),
     _clash("a latent prefill attends to its own tokens", _PREFILLS, _FEWER_KEYS, _latent),
-    _clash("a prefill's keys outnumber its queries", "longest q=over 16", "longest kv=1 to 16", _own_tokens),
+    _clash("a prefill's keys outnumber its queries", _LONG_PROMPT, "longest kv=1 to 16", _own_tokens),
+    _clash("a prefill's keys outnumber its queries", "longest q=over 64", "longest kv=17 to 64", _own_tokens),
     _clash("there is only one request", "batch=1", f"{_RAGGED}; slots=permuted"),
     _clash("one request has keys or not", "batch=1", "without keys=some"),
     _clash("a chunk without its request is no chunk", "batch=1", "chunks=one request ends early"),
@@ -197,6 +199,7 @@ _MANY_DRAFTS = "not drawn: servers draft 16 tokens at most"
 _FEW_DRAFTS = "not drawn: servers draft two tokens or more"
 _LONG_AND_LONG = "not drawn: a long KV and a long prompt cost too much"
 _WIDE_AND_LONG = "not drawn: many requests and a long prompt cost too much"
+_STEPS_AND_LONG = "not drawn: several steps and a long prompt cost too much"
 _MANY_HEADS = "not drawn: this many heads cost too much"
 _LARGEST_DIM = "the backend does not have larger head dims"
 _SMALLEST_DIM = "not drawn: no smaller head dim"
@@ -208,20 +211,22 @@ _OF_ALL_DRAFTS = "the backend has no draft extend: all drafts are queries"
 NOT_DRAWN: tuple[Clash, ...] = (
     _clash(_MORE_THAN_DRAFTS, "drafts=1 to 2", "longest q!=1|2"),
     _clash(_MORE_THAN_DRAFTS, "drafts=3|4", "longest q!=1|2|3 to 4"),
-    _clash(_MORE_THAN_DRAFTS, "drafts=5|6|7|8", "longest q=9 to 16|over 16"),
-    _clash(_MANY_DRAFTS, _SPECULATIVE, "longest q=over 16"),
+    _clash(_MORE_THAN_DRAFTS, "drafts=5|6|7|8", "longest q=9 to 16|17 to 64|over 64"),
+    _clash(_MANY_DRAFTS, _SPECULATIVE, _LONG_PROMPT),
     _clash(_FEW_DRAFTS, "mode=target_verify|draft_extend_v2", "longest q=1"),
     _clash(_FEW_DRAFTS, "accepted=all", "longest q=1"),
     _clash(_OF_ALL_DRAFTS, "drafts=1 to 2", "longest q!=2", _all_drafts),
     _clash(_OF_ALL_DRAFTS, "drafts=3|4", "longest q!=3 to 4", _all_drafts),
     _clash(_OF_ALL_DRAFTS, "drafts=5|6|7|8", "longest q!=5 to 8", _all_drafts),
     _clash(_OF_ALL_DRAFTS, "drafts=over 8", "longest q!=9 to 16", _all_drafts),
-    _clash(_LONG_AND_LONG, "longest kv=over 1000", "longest q=over 16", _short_pages_of_attention),
+    _clash(_LONG_AND_LONG, "longest kv=over 1000", _LONG_PROMPT, _short_pages_of_attention),
     *(_clash(_LARGEST_DIM, f"head dim={name}", "V dim=larger", _alone(name, max)) for name in HEAD_DIMS.names),
     *(_clash(_SMALLEST_DIM, f"head dim={name}", "V dim=smaller", _alone(name, min)) for name in HEAD_DIMS.names),
     _clash(_MANY_HEADS, "KV heads=over 4", "group=3|5|16|another|over 16", _free),
     _clash(_MANY_HEADS, "KV heads=3 to 4", "group=8|16|another|over 16", _free),
-    _clash(_WIDE_AND_LONG, "batch=9 to 16|17 to 32|over 32", "longest q=over 16"),
+    _clash(_WIDE_AND_LONG, "batch=9 to 16|17 to 32|over 32", _LONG_PROMPT),
+    _clash(_WIDE_AND_LONG, "batch=3 to 4|5 to 8", "longest q=over 64"),
+    _clash(_STEPS_AND_LONG, "steps!=one; relation=replay as eager", "longest q=over 64"),
     _clash(_BUCKET, "batch=over 32", "padding=as many requests, or more"),
     _clash(_PROMPTS, "chunks=no prefix", "longest kv=over 1000", lambda can: not can.writes),
 )

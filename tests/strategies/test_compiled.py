@@ -187,8 +187,8 @@ def test_pairs_that_one_bucket_combines_are_possible() -> None:
 
 def test_a_growing_batch_reaches_lengths_beyond_its_first_step() -> None:
     # Prompts over 16 tokens are drawn where no request begins with more than 200 keys.
-    assert pair("longest kv=257 to 1000", "longest q=over 16") in possible_pairs(COMPILED)
-    assert pair("longest kv=over 1000", "longest q=over 16") in impossible(COMPILED)
+    assert pair("longest kv=257 to 1000", "longest q=17 to 64") in possible_pairs(COMPILED)
+    assert pair("longest kv=over 1000", "longest q=17 to 64") in impossible(COMPILED)
 
 
 def test_pairs_that_cost_too_much_in_all_buckets_are_impossible() -> None:

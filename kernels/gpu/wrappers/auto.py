@@ -1,8 +1,8 @@
 """FlashInfer's wrapper for paged prefill with backend="auto", which chooses a kernel in each plan.
 
 On Hopper it takes FA3, but FA2 for custom masks and, since 0.7.4, if no request has more than 64 queries (prefill.py,
-_determine_auto_backend). In a graph, the choice of the first plan is final. On other GPUs, it is FA2 or a kernel for
-Blackwell.
+_determine_auto_backend): coverage has features on both sides of each condition, "mask" and "longest q=over 64". In a
+graph, the choice of the first plan is final. On other GPUs, it is FA2 or a kernel for Blackwell.
 """
 
 from collections.abc import Mapping

@@ -25,9 +25,9 @@ def test_the_calls_made_first_on_blackwell_are_those_of_trtllm_gen(arch: Arch) -
 def test_the_reasons_for_which_backends_do_not_run_are_grouped(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_nvml.install(monkeypatch)
     rows = list(lacking())
-    without_gpu = [row for row in rows if "GPU" in row.result]
-    assert [row.result.partition(" (")[0] for row in without_gpu] == ["needs a GPU: NVIDIA's driver finds no device"]
-    assert len(rows) <= 10
+    reasons = [row.result.partition(" (")[0] for row in rows]
+    assert "needs a GPU: NVIDIA's driver finds no device" in reasons
+    assert len(set(reasons)) == len(reasons), "one row for each package that is missing"
 
 
 @pytest.mark.parametrize(
