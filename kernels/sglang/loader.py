@@ -179,7 +179,9 @@ def _no_gpu(*, hopper: bool) -> Iterator[None]:
 
     With a GPU it would need sgl_kernel, and import FlashInfer itself. Later calls reach the real machine. Code that
     determines a compilation target during import (0.5.23 kernels/jit/utils/arch.py:108) caches it, so that has to be
-    right; code that queries Triton (0.5.9 layers/attention/fla/utils.py:231) must not create a CUDA context.
+    right. Nothing may initialize CUDA, which starts threads even if no GPU is visible, so that no worker can be forked:
+    neither code that queries Triton (0.5.9 layers/attention/fla/utils.py:231), nor torch.get_device_module() without an
+    argument, which queries CUDA for the number of devices (0.5.9 distributed/parallel_state.py:74).
     """
     answers: dict[str, Callable[..., object]] = {"is_available": lambda: False}
     if hopper:
@@ -187,13 +189,12 @@ def _no_gpu(*, hopper: bool) -> Iterator[None]:
     logger = logging.getLogger("sglang")
     level = logger.level
     with ExitStack() as stack:
-        if hopper:
+        device = torch.cuda if hopper else torch.cpu
+        stack.enter_context(mock.patch.object(torch, "get_device_module", return_value=device))
+        with suppress(ImportError):
             from triton.runtime import driver  # noqa: PLC0415 - only a release needs Triton
 
             stack.enter_context(mock.patch.object(driver, "_active", _NoDriver()))
-            # Called without an argument, it queries CUDA for the number of devices (0.5.9
-            # distributed/parallel_state.py:74).
-            stack.enter_context(mock.patch.object(torch, "get_device_module", return_value=torch.cuda))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         for name, answer in answers.items():

@@ -3,9 +3,12 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import NoReturn
 
 import fake_sglang
 import pytest
+import torch
 from fake_releases import replace_pip
 from fake_wheels import make_wheel
 
@@ -64,6 +67,29 @@ def test_backends_are_imported_once_and_the_package_never_begins_a_server(checko
         assert as_kind(loaded, name).backend.__module__ == f"sglang.srt.layers.attention.{name}_backend"
     assert loaded.module("sglang.srt.server_args").ServerArgs
     assert load(_release(checkout)) is loaded
+
+
+def test_a_release_that_asks_for_the_gpu_while_it_is_imported_does_not_initialize_cuda(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # CUDA's initialization starts threads, also where no GPU is visible: workers could not be forked any more.
+    def initialized(*_given: object) -> NoReturn:
+        raise AssertionError("CUDA is initialized")
+
+    monkeypatch.setattr(torch, "get_device_module", initialized)
+    monkeypatch.setattr(torch.cuda, "is_available", initialized)
+    triton, runtime = ModuleType("triton"), ModuleType("triton.runtime")
+    vars(triton)["runtime"] = runtime
+    vars(runtime)["driver"] = SimpleNamespace(_active=None)
+    monkeypatch.setitem(sys.modules, "triton", triton)
+    monkeypatch.setitem(sys.modules, "triton.runtime", runtime)
+    module = checkout / _ATTENTION / "trtllm_mha_backend.py"
+    asked = "import torch, triton.runtime\nDEVICE = torch.get_device_module(), triton.runtime.driver._active\n"
+    module.write_text(asked + module.read_text())
+    device, driver = vars(load(_release(checkout)).module(_MHA))["DEVICE"]
+    assert device is torch.cpu
+    with pytest.raises(RuntimeError, match="0 active drivers"):
+        driver.get_current_target()
 
 
 def test_a_process_has_one_release(checkout: Path, tmp_path: Path) -> None:
