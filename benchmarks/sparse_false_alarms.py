@@ -1,18 +1,19 @@
 """Judge many rows of correct kernels of sparse attention: none may fail.
 
-    python benchmarks/sparse_false_alarms.py [--backend native:sparse] [--seconds 60]
+    python benchmarks/sparse_false_alarms.py [--backend native:sparse ...] [--rows 1000000] [--seconds 60] [--jobs 2]
 
 For each op (and each format of the KV cache), wide decode and verify steps of random lengths, orders, tails, scores and
-values are run in this process. Prints cases, rows, rows per second, the failures, and the largest margin of each tier.
+values run in one process or more, until as many rows were judged or the time is over. Prints cases, rows, rows per
+second of a process, the failures, and the largest margin of each tier.
 """
 
-import argparse
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from in_process import judged_rows, use_one_thread
-from measurement import show
+import click
+from judged_rows import COLUMNS, judged_rows
+from measurement import backends_option, count_option, seed_option, show
 
 from attnfuzz.harness.inside.execute import backend_of
 from attnfuzz.reference.case import ValueFamily
@@ -37,30 +38,36 @@ _BATCH, _STEPS = 64, 4
 _LONGEST = 96
 
 
-def main() -> None:
-    """Run each op for some seconds, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", default="native:sparse")
-    parser.add_argument("--seconds", type=float, default=60.0, help="for each op and format")
-    parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    use_one_thread()
-    can: Any = backend_of(given.backend).capability
-    kinds = [(op, kind) for op in SparseOp for kind in (can.formats if op is SparseOp.ATTENTION else can.formats[:1])]
-    rows = [measured(given.backend, op, kind, given.seconds, given.seed) for op, kind in kinds if (op,) in can.chains]
-    show(f"Rows of {given.backend}", ("op", "cases", "rows", "rows/s", "failures", "largest margins"), rows)
+@click.command(help=__doc__)
+@backends_option(("native:sparse",))
+@count_option("--rows", 1_000_000, "For each op and format.")
+@click.option("--seconds", type=click.FloatRange(min=0), default=60.0, show_default=True, help="For each of them.")
+@count_option("--jobs", 1, "Processes.")
+@seed_option
+def main(backends: tuple[str, ...], rows: int, seconds: float, jobs: int, seed: int) -> None:
+    """Measure each backend, and print a table."""
+    groups = [(name, op, kind) for name in backends for op, kind in _ops(name)]
+    judged = judged_rows(drawn, groups, jobs=jobs, rows=rows, seconds=seconds, seed=seed)
+    table = [
+        (f"{op}, {kind}" if op is SparseOp.ATTENTION else str(op), name, *each.cells)
+        for (name, op, kind), each in zip(groups, judged, strict=True)
+    ]
+    show("Rows of sparse attention", ("op", "backend", *COLUMNS), table)
 
 
-def measured(name: str, op: SparseOp, kind: KvFormat, seconds: float, seed: int) -> tuple[str, ...]:
-    """Run cases of one op, and return a row of the table."""
-    can = backend_of(name).capability
-    supported = (case for case in drawn(name, op, kind, seed) if possible(case) and can.why_not(case) is None)
-    label = f"{op}, {kind}" if op is SparseOp.ATTENTION else str(op)
-    return label, *judged_rows(supported, seconds=seconds)
+def _ops(name: str) -> list[tuple[SparseOp, KvFormat]]:
+    """Return the ops that a backend runs alone, attention with each format."""
+    can: Any = backend_of(name).capability
+    return [
+        (op, kind)
+        for op in SparseOp
+        if (op,) in can.chains
+        for kind in (can.formats if op is SparseOp.ATTENTION else can.formats[:1])
+    ]
 
 
 def drawn(name: str, op: SparseOp, kind: KvFormat, seed: int) -> Iterator[SparseCase]:
-    """Yield wide cases."""
+    """Yield wide cases that the backend supports."""
     source = random.Random(seed)
     can: Any = backend_of(name).capability
 
@@ -98,7 +105,7 @@ def drawn(name: str, op: SparseOp, kind: KvFormat, seed: int) -> Iterator[Sparse
             for _ in range(_STEPS)
         )
         products = op in (SparseOp.WRITE, SparseOp.LOGITS)
-        yield SparseCase(
+        case = SparseCase(
             backend=name,
             ops=(op,),
             steps=steps,
@@ -109,6 +116,8 @@ def drawn(name: str, op: SparseOp, kind: KvFormat, seed: int) -> Iterator[Sparse
             tail=one_of(tuple(Tail), can.tails),
             seed=source.randrange(1 << 31),
         )
+        if possible(case) and can.why_not(case) is None:
+            yield case
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Judge many rows of correct kernels of recurrent state: none may fail.
 
-    python benchmarks/state_false_alarms.py [--backend native:kda ...] [--rows 1000000] [--seconds 120]
+    python benchmarks/state_false_alarms.py [--backend native:kda ...] [--rows 1000000] [--seconds 120] [--jobs 2]
 
-For each backend and dtype of its inputs, wide cases run in this process, until as many rows were judged or the time is
-over: a prompt of each request around the edges of chunks, then two decodes or verifies. A row is one head of a token's
-output, or of a state for one element of the key; a convolution's are tokens. Prints the failures, and the largest
-margin of each tier.
+For each backend and dtype of its inputs, wide cases run in one process or more, until as many rows were judged or the
+time is over: a prompt of each request around the edges of chunks, then two decodes or verifies. A row is one head of a
+token's output, or of a state for one element of the key; a convolution's are tokens. Prints the failures, and the
+largest margin of each tier.
 """
 
 import random
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
-from in_process import judged_rows, use_one_thread
-from measurement import backends_option, seed_option, show
+from judged_rows import COLUMNS, judged_rows
+from measurement import backends_option, count_option, seed_option, show
 
 from attnfuzz.harness.inside.execute import backend_of
 from attnfuzz.kernels.recurrent.capability import StateCapability
@@ -37,24 +37,25 @@ _REQUESTS = 6
 
 @click.command(help=__doc__)
 @backends_option(tuple(each.name for each in NATIVE_STATES))
-@click.option("--rows", type=click.IntRange(min=1), default=1_000_000, show_default=True, help="For each dtype.")
+@count_option("--rows", 1_000_000, "For each dtype.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=120.0, show_default=True, help="For each dtype.")
+@count_option("--jobs", 1, "Processes.")
 @seed_option
-def main(backends: tuple[str, ...], rows: int, seconds: float, seed: int) -> None:
+def main(backends: tuple[str, ...], rows: int, seconds: float, jobs: int, seed: int) -> None:
     """Measure each backend, and print a table."""
-    use_one_thread()
-    capabilities: dict[str, Any] = {name: backend_of(name).capability for name in backends}
-    table = [
-        (name, str(dtype), *judged_rows(drawn(name, can, dtype, seed), seconds=seconds, most=rows))
-        for name, can in capabilities.items()
-        for dtype in can.dtypes
-    ]
-    columns = ("backend", "dtype", "cases", "rows", "rows/s", "failures", "largest margins")
-    show("Rows and states of correct kernels", columns, table)
+    groups = [(name, dtype) for name in backends for dtype in _can(name).dtypes]
+    judged = judged_rows(drawn, groups, jobs=jobs, rows=rows, seconds=seconds, seed=seed)
+    table = [(name, str(dtype), *each.cells) for (name, dtype), each in zip(groups, judged, strict=True)]
+    show("Rows and states of correct kernels", ("backend", "dtype", *COLUMNS), table)
 
 
-def drawn(name: str, can: StateCapability, dtype: DType, seed: int) -> Iterator[StateCase]:
+def _can(name: str) -> Any:
+    return backend_of(name).capability
+
+
+def drawn(name: str, dtype: DType, seed: int) -> Iterator[StateCase]:
     """Yield wide cases that the backend supports."""
+    can: StateCapability = _can(name)
     source = random.Random(seed)
     while True:
         drafts = source.randint(1, can.most_drafts) if can.most_drafts and StateMode.VERIFY in can.modes else 0

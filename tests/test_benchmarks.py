@@ -28,6 +28,7 @@ TINY = {
     "backend_sensitivity": ("--backend", "torch_sdpa", "--length", "16", "--trials", "2", "--jobs", "1"),
     "false_alarms": ("--backend", "torch_sdpa", "--rows", "100", "--cases", "1", "--jobs", "1"),
     "state_false_alarms": ("--backend", "native:kda", "--rows", "100"),
+    "sparse_false_alarms": ("--rows", "100", "--jobs", "2"),
     "state_power": ("--tokens", "4"),
     "coverage": ("--backend", "torch_sdpa", "--examples", "20"),
     "judging_cost": ("--cases", "3", "--keys", "1024", "--rounds", "1"),
@@ -45,6 +46,7 @@ TINY = {
 
 MEASURES = {
     "state_false_alarms": ("failures", "largest margins"),
+    "sparse_false_alarms": ("failures", "largest margins", "attention, packed latent"),
     "state_power": ("recurrences of 4 tokens", "decays", "gate of one token"),
     "isolation": ("ratio", "added to a small case", "isolated workers are faster by"),
     "deaths": ("a deadly case and the next verdict", "a cold start to the first verdict", "1 deaths in a row"),
