@@ -2,11 +2,12 @@
 
 import contextlib
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from attnfuzz.kernels.cuda import nvcc
-from attnfuzz.kernels.cuda.visible import no_gpu_visible
+from attnfuzz.kernels.cuda.visible import Arch, no_gpu_visible, visible
 from attnfuzz.kernels.gpu import build_record, modules
 from attnfuzz.kernels.gpu.build_record import Compiled
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
@@ -14,6 +15,7 @@ from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.quick import built_buckets, cost, only_built, variants
 from attnfuzz.kernels.interface.backend import Backend
 
+_CUTE_ARCH = "CUTE_DSL_ARCH"
 _PRELUDE = """
 import flashinfer.jit.env as environment
 
@@ -62,9 +64,15 @@ def compile_few(seconds: float, progress: Callable[[str], None]) -> None:
 def environment() -> Mapping[str, str]:
     """Return the variables of a process that sees one of this process's GPUs.
 
-    FlashInfer names its cache for all architectures that it sees: the modules were compiled for all GPUs.
+    FlashInfer names its cache for all architectures that it sees: the modules were compiled for all GPUs. CuTe gets
+    its architecture, too: FlashInfer's import reads it, and if no GPU is visible, CuTe's query of the driver ends the
+    process by SIGSEGV (nvidia-cutlass-dsl 4.8.1, base_dsl/env_manager.py, detect_gpu_arch).
     """
-    return {build_record.ARCH_LIST: build_record.architectures()}
+    (gpu, *_) = visible()
+    # From Hopper on, only an architecture with this suffix has all instructions.
+    suffix = "a" if float(gpu.capability) >= float(Arch.HOPPER) else ""
+    cute = os.environ.get(_CUTE_ARCH) or f"sm_{gpu.capability.replace('.', '')}{suffix}"
+    return {build_record.ARCH_LIST: build_record.architectures(), _CUTE_ARCH: cute}
 
 
 def preload() -> None:
