@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, by_chance, comes_back
 from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
+from attnfuzz.harness.search.folded import folded
 from attnfuzz.harness.search.known import KnownCause, KnownCauses
 from attnfuzz.harness.search.messages import AnyMessage, Caught, Lost, ShrinkBudget
 from attnfuzz.harness.search.misread import known_misreading
@@ -78,10 +79,15 @@ class CaseStages:
         )
 
     def confirm(self, suspected: Pinned[Any]) -> Pinned[Any] | None:
-        """Run the case in a fresh worker. One that does not fail again runs under other conditions too."""
+        """Run the case in a fresh worker. One that does not fail again runs under other conditions too.
+
+        A failure after earlier cases is rather shown by a case of two steps, which can be minimized.
+        """
         self._slice.runner.shrinking = True
         if self._comes_back(suspected):
             return self._again(suspected, suspected.case)
+        if (within := self._within_a_case(suspected)) is not None:
+            return within
         pursued = self._pursuit(suspected).outcome()
         self._slice.runner.shrinking = False
         self._tell_pursued(suspected, pursued)
@@ -176,6 +182,18 @@ class CaseStages:
     def _again(self, failing: Pinned[Any], case: AnyCase) -> Pinned[Any]:
         """Return the failure pinned to one of its cases, with a new budget."""
         return self.pin(failing.fingerprint, case, failing.verdict(case), failing.history)
+
+    def _within_a_case(self, failing: Pinned[Any]) -> Pinned[Any] | None:
+        """Return the failure in a case of two steps, alone in a fresh worker, or None. Workers have to start fast."""
+        if not failing.history or not self._starts_fast or failing.spent:
+            return None
+        for case in filter(self._slice.allowed, folded(failing.case, failing.failure.step)):
+            verdict = self._alone(case)
+            found = failing.fingerprint.among(verdict.failures)
+            if found is not None and found.step and comes_back(self._slice.runner, case, found):
+                self._slice.stateful.add(case.backend)
+                return self.pin(failing.fingerprint, case, verdict)
+        return None
 
     def _at(self, failing: Pinned[Any], case: AnyCase) -> Pinned[Any]:
         """Return the failure with another case that fails alike, or as it is if it does not come back there."""

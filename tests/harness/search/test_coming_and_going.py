@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from fake_search import Counting, FakeJudge, decode, hunt, kv_lens, observed
+from fake_search import Counting, FakeJudge, decode, hunt, kv_lens, observed, of_steps
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -141,6 +141,41 @@ def test_a_backend_that_keeps_state_has_its_further_failures_minimized_in_fresh_
     assert kept.recurrence is not None
     assert kept.recurrence.depends_on_earlier_cases
     assert (fault.recurrence, kv_lens(fault.case)) == (None, [150])
+
+
+class KeepsLength(FakeJudge):
+    """Keeps the length of the first step that its worker runs: fails at a longer one."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: ())
+        self._kept: int | None = None
+        self._ran: list[Case] = []
+
+    @property
+    def history(self) -> tuple[Case, ...]:
+        return tuple(self._ran[:-1])
+
+    def renew(self) -> None:
+        self._kept = None
+        self._ran.clear()
+
+    def verdict(self, case: Case) -> Verdict:
+        self._ran.append(case)
+        for at, step in enumerate(case.steps):
+            longest = max((request.kv_len for request in step.requests), default=0)
+            self._kept = longest if self._kept is None else self._kept
+            if longest > self._kept:
+                return Verdict(observations=(replace(UNWRITTEN, step=at),), rows=1)
+        return Verdict(rows=1)
+
+
+def test_state_that_is_kept_from_earlier_cases_is_shown_by_the_smallest_case_of_two_steps() -> None:
+    drawn = st.lists(st.integers(1, 200), min_size=2, max_size=6).map(lambda lengths: decode(*lengths))
+    _, sent = hunt(KeepsLength(), drawn, examples=100, shrink=LARGE, capability=CPU)
+    (found,) = settled(sent)
+    assert isinstance(found, Caught)
+    assert (found.recurrence, found.history) == (None, ())
+    assert [[request.kv_len for request in step.requests] for step in of_steps(found.case).steps] == [[0], [1]]
 
 
 HANG = observed(Kind.HANG, "")
