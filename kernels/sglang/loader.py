@@ -180,8 +180,8 @@ def _no_gpu(*, hopper: bool) -> Iterator[None]:
     With a GPU it would need sgl_kernel, and import FlashInfer itself. Later calls reach the real machine. Code that
     determines a compilation target during import (0.5.23 kernels/jit/utils/arch.py:108) caches it, so that has to be
     right. Nothing may initialize CUDA, which starts threads even if no GPU is visible, so that no worker can be forked:
-    neither code that queries Triton (0.5.9 layers/attention/fla/utils.py:231), nor torch.get_device_module() without an
-    argument, which queries CUDA for the number of devices (0.5.9 distributed/parallel_state.py:74).
+    neither code that queries Triton (0.5.9 layers/attention/fla/utils.py:231), nor functions of torch that count GPUs
+    (0.5.9 distributed/parallel_state.py:74, 0.5.22 utils/common.py:631).
     """
     answers: dict[str, Callable[..., object]] = {"is_available": lambda: False}
     if hopper:
@@ -189,8 +189,9 @@ def _no_gpu(*, hopper: bool) -> Iterator[None]:
     logger = logging.getLogger("sglang")
     level = logger.level
     with ExitStack() as stack:
-        device = torch.cuda if hopper else torch.cpu
-        stack.enter_context(mock.patch.object(torch, "get_device_module", return_value=device))
+        module, device = (torch.cuda, torch.device("cuda")) if hopper else (torch.cpu, None)
+        stack.enter_context(mock.patch.object(torch, "get_device_module", return_value=module))
+        stack.enter_context(mock.patch.object(torch.accelerator, "current_accelerator", return_value=device))
         with suppress(ImportError):
             from triton.runtime import driver  # noqa: PLC0415 - only a release needs Triton
 

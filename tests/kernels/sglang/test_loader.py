@@ -77,6 +77,7 @@ def test_a_release_that_asks_for_the_gpu_while_it_is_imported_does_not_initializ
         raise AssertionError("CUDA is initialized")
 
     monkeypatch.setattr(torch, "get_device_module", initialized)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", initialized)
     monkeypatch.setattr(torch.cuda, "is_available", initialized)
     triton, runtime = ModuleType("triton"), ModuleType("triton.runtime")
     vars(triton)["runtime"] = runtime
@@ -84,12 +85,17 @@ def test_a_release_that_asks_for_the_gpu_while_it_is_imported_does_not_initializ
     monkeypatch.setitem(sys.modules, "triton", triton)
     monkeypatch.setitem(sys.modules, "triton.runtime", runtime)
     module = checkout / _ATTENTION / "trtllm_mha_backend.py"
-    asked = "import torch, triton.runtime\nDEVICE = torch.get_device_module(), triton.runtime.driver._active\n"
-    module.write_text(asked + module.read_text())
-    device, driver = vars(load(_release(checkout)).module(_MHA))["DEVICE"]
-    assert device is torch.cpu
+    asked = (
+        "import torch, triton.runtime",
+        "ACCELERATOR = torch.accelerator.current_accelerator(check_available=True)",
+        "DEVICE, DRIVER = torch.get_device_module(), triton.runtime.driver._active",
+    )
+    module.write_text("\n".join((*asked, module.read_text())))
+    answers = load(_release(checkout)).module(_MHA)
+    assert answers.ACCELERATOR is None
+    assert answers.DEVICE is torch.cpu
     with pytest.raises(RuntimeError, match="0 active drivers"):
-        driver.get_current_target()
+        answers.DRIVER.get_current_target()
 
 
 def test_a_process_has_one_release(checkout: Path, tmp_path: Path) -> None:
