@@ -15,6 +15,7 @@ import torch
 from attnfuzz.kernels.cuda import guards, nvcc, visible
 from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.gpu import modules
+from attnfuzz.kernels.gpu.alignment import aligned
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import call
 from attnfuzz.kernels.interface.backend import Unsupported
@@ -26,6 +27,8 @@ from attnfuzz.reference.recurrent.case import PaddedRow, StateMode, StateOp
 from attnfuzz.reference.recurrent.noise import StateNoise
 
 _ARCHS: Final = frozenset({Arch.HOPPER})
+_cute = partial(aligned, nbytes=32)
+"""Kernels in CuTe refuse parameters and indices at other addresses (`assumed_align`: 16 or 32 in gdn_kernels)."""
 
 
 @dataclass(frozen=True)
@@ -193,16 +196,16 @@ def delta_decode(
         k=key[:, None],
         v=value[:, None],
         state=None,
-        A_log=A_log,
+        A_log=_cute(A_log),
         a=a[:, None],
-        dt_bias=dt_bias,
+        dt_bias=_cute(dt_bias),
         b=b[:, None],
         scale=scale,
         output=out[:, None],
         use_qk_l2norm=normed,
         initial_state=state,
-        initial_state_indices=slots,
-        output_state_indices=target_slots,
+        initial_state_indices=_cute(slots),
+        output_state_indices=_cute(target_slots),
     )
 
 
@@ -235,17 +238,17 @@ def delta_verify(
         v=value.unflatten(0, (batch, tokens)),
         initial_state=state,
         initial_state_indices=draft_slots.gather(1, num_accepted.long()[:, None] - 1)[:, 0],
-        A_log=A_log,
+        A_log=_cute(A_log),
         a=a.unflatten(0, (batch, tokens)),
-        dt_bias=dt_bias,
+        dt_bias=_cute(dt_bias),
         b=b.unflatten(0, (batch, tokens)),
         scale=scale,
         output=out.unflatten(0, (batch, tokens)),
-        ssm_state_indices=draft_targets,
+        ssm_state_indices=_cute(draft_targets),
         disable_state_update=False,
         use_qk_l2norm=normed,
         # The final state, which would go to the slot that was read.
-        output_state_indices=draft_targets[:, -1].contiguous(),
+        output_state_indices=_cute(draft_targets[:, -1].contiguous()),
     )
 
 
@@ -275,16 +278,16 @@ def delta_prefill(
         k=key,
         v=value,
         g=log_decay.exp(),
-        beta=beta.float(),
+        beta=_cute(beta.float()),
         scale=scale,
         initial_state=state,
         output_final_state=True,
-        cu_seqlens=cu_seqlens,
+        cu_seqlens=_cute(cu_seqlens),
         use_qk_l2norm_in_kernel=normed,
         output=out,
         output_state=state,
         state_indices=torch.where(has_initial_state, slots, -1),
-        output_state_indices=target_slots,
+        output_state_indices=_cute(target_slots),
     )
 
 

@@ -9,7 +9,8 @@ from typing import Any, Final
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.kernels.gpu.sparse_libraries.prebuilt import PrebuiltSparse, aligned, on_gpu
+from attnfuzz.kernels.gpu.alignment import aligned
+from attnfuzz.kernels.gpu.sparse_libraries.prebuilt import PrebuiltSparse, on_gpu
 from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
@@ -34,6 +35,7 @@ def fp8_mqa_logits(
         return
     library: Any = importlib.import_module("deep_gemm")
     function = getattr(library, "fp8_mqa_logits", None) or library.fp8_fp4_mqa_logits
+    # Bulk copies (TMA) take addresses that are multiples of 16.
     keys = (kv, aligned(kv_scales))
     logits.copy_(function(q, keys, weights, cu_seq_len_k_start, cu_seq_len_k_end, max_seqlen_k=0))
 

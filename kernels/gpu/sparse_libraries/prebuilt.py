@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-
 from attnfuzz.kernels.cuda import guards, nvcc, visible
 from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.interface.backend import Op
@@ -51,8 +49,3 @@ class PrebuiltSparse(LibrarySparse):
 def on_gpu(**limits: Any) -> SparseCapability:
     """Return a capability of kernels on a GPU."""
     return SparseCapability(device=Device.CUDA, **limits)
-
-
-def aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor at an address that bulk copies (TMA) take, a multiple of 16, as torch's allocator makes them."""
-    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
