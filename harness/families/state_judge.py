@@ -72,7 +72,10 @@ def _recurrent_parts(result: StateResult) -> list[_Judged]:
         heads = answer.out.shape[1]
         out = result.out[row.tokens]
         parts.append(_judged(row, "out", (out, answer.out, answer.out_error), 0, heads))
+        replaced = {slot for slot, _ in row.committed}
         for token, slot in enumerate(row.written):
+            if slot in replaced:
+                continue
             last = token if keeps_all else len(terms.value) - 1
             at = token if keeps_all else 0
             numbers = (result.after[slot], answer.states[at], answer.state_errors[at])

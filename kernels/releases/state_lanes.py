@@ -1,5 +1,6 @@
 """The requests of a case of recurrent state as sequences of a server: lanes that requests hand on to each other."""
 
+from collections.abc import Callable
 from typing import Final
 
 from attnfuzz.reference.case import Request
@@ -25,10 +26,11 @@ ANY_LAYER: Final = Geometry(
 class LaneSequences:
     """The sequences of lanes, each new request of a lane being another one, and how many tokens each has computed.
 
-    `of_sequence` are the lanes of sequences.
+    `of_sequence` are the lanes of sequences. `before` returns the tokens before the case of a request that continues.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, before: Callable[[StateRow], int] = lambda _: _BEFORE) -> None:
+        self._before = before
         self._sequence: dict[int, int] = {}
         self._computed: dict[int, tuple[int, int]] = {}
         self.of_sequence: dict[int, int] = {}
@@ -38,7 +40,7 @@ class LaneSequences:
         if row.lane not in self._sequence or not row.initial:
             self._sequence[row.lane] = len(self.of_sequence)
             self.of_sequence[self._sequence[row.lane]] = row.lane
-            self._computed[row.lane] = (_BEFORE, 0) if row.initial else (0, 0)
+            self._computed[row.lane] = (self._before(row), 0) if row.initial else (0, 0)
         first, last = self._computed[row.lane]
         computed = first + (min(row.accepted, last) if last > 0 else 0)
         verifies = mode is StateMode.VERIFY

@@ -45,3 +45,37 @@ def test_a_prompt_as_long_as_a_verify_is_wrong_unless_graphs_are_for_decodes_alo
         assert runner.verdict(prompt(f"vllm==0.33.0:{kind}", op, drafts)).failures
         verdict = runner.verdict(prompt(f"{tree}:{kind}", op, drafts))
         assert (verdict.failures, verdict.unsupported) == ((), None)
+
+
+COPIES = Path("vllm", "v1", "worker", "mamba_utils.py")
+
+
+def across_blocks(backend: str) -> StateCase:
+    """Verifies that come into other blocks of a prefix cache, and accept one to three tokens of the last one."""
+    accepted = ((1, 2, 3), (2, 3, 1), (3, 1, 2))
+    steps = tuple(
+        StateStep(mode=StateMode.VERIFY, rows=tuple(StateRow(lane, 3, accepted=each) for lane, each in enumerate(step)))
+        for step in accepted
+    )
+    shape = StateShape(heads=1, value_heads=1, key_dim=8, value_dim=8)
+    return StateCase(
+        backend=backend, op=StateOp.SSM, shape=shape, padded_row=PaddedRow.DUMMY, drafts=2, move=True, steps=steps
+    )
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("            fused.token_bias.np[i] = accept_token_bias\n", "            fused.token_bias.np[i] = 0\n"),
+        ("aligned_new_computed // block_size - 1\n", "aligned_new_computed // block_size\n"),
+    ],
+    ids=["accepted tokens left out of a copy", "the end of a block copied to the next one"],
+)
+def test_copies_between_blocks_of_a_prefix_cache_are_judged(
+    right: str, wrong: str, runner: Runner, plant: Callable[..., str]
+) -> None:
+    assert runner.verdict(across_blocks("vllm==0.33.0:mamba2")).failures == ()
+    failures = runner.verdict(across_blocks(f"{plant('0.33.0', COPIES, right, wrong)}:mamba2")).failures
+    assert failures
+    # The call of preprocess_mamba, which made the first copy.
+    assert "line 4057" in failures[0].message

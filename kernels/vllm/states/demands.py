@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from attnfuzz.kernels.releases.state_lanes import ANY_LAYER, LaneSequences
 from attnfuzz.kernels.vllm.config import ServerLimits
@@ -14,24 +15,32 @@ _MODES = {
     StateMode.VERIFY: Mode.DRAFT_EXTEND,
 }
 
+_BLOCK_SIZES: Final = (8, 16)
+"""Tokens of a block of a prefix cache: few, so that steps cross their ends."""
+
 
 @dataclass(frozen=True)
 class Demands:
     """`case` has the requests of each step as sequences of a case of attention.
 
     `lanes` are the lanes of its sequences: each new request of a lane is another one. `decoding` are the (step,
-    sequence) that decode or verify; others are chunks of a prompt.
+    sequence) that decode or verify; others are chunks of a prompt. `block_size` is the number of tokens of a block, at
+    whose ends a prefix cache keeps states: a server without it has blocks of whole requests.
     """
 
     case: Case
     lanes: dict[int, int]
     decoding: frozenset[tuple[int, int]]
     limits: ServerLimits
+    block_size: int
 
     @classmethod
     def of(cls, case: StateCase) -> "Demands":
         """Return the demands of a case."""
-        steps, lanes, decoding = [], LaneSequences(), set()
+        size = _BLOCK_SIZES[case.seed % len(_BLOCK_SIZES)]
+        # Requests that find a block in the prefix cache begin behind it, and resumed ones anywhere.
+        lanes = LaneSequences(lambda row: size - row.lane % 2) if case.move else LaneSequences()
+        steps, decoding = [], set()
         for index, step in enumerate(case.steps):
             requests = [lanes.request(row, step.mode) for row in step.rows if row.tokens]
             steps.append(_step(case, step, tuple(requests)))
@@ -46,7 +55,17 @@ class Demands:
             pages=Pages(tail=tail),
             seed=case.seed,
         )
-        return cls(demand, lanes.of_sequence, frozenset(decoding), _limits(case, demand))
+        limits = _limits(case, demand)
+        return cls(demand, lanes.of_sequence, frozenset(decoding), limits, size if case.move else limits.model_len)
+
+
+def next_accepted(case: StateCase, index: int) -> dict[int, int]:
+    """Return the number of tokens of a step that each of its lanes accepts: 1 unless its next step says more."""
+    found = {row.lane: 1 for row in case.steps[index].rows if row.tokens}
+    for lane in found:
+        later = (row for step in case.steps[index + 1 :] for row in step.rows if row.lane == lane)
+        found[lane] = next((row.accepted for row in later if row.tokens), 1)
+    return found
 
 
 def _decodes(case: StateCase, step: StateStep, row: StateRow) -> bool:

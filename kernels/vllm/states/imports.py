@@ -1,6 +1,9 @@
 """Answers of modules of recurrent layers that metadata builders ask, and that are stubs here or not unpacked."""
 
 import sys
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
@@ -16,6 +19,12 @@ _CHECKPOINTS: Final = "MambaPrefillCheckpointBuilder"
 _CHUNKED: Final = ("vllm.third_party.flash_linear_attention.ops", "vllm.model_executor.layers.fla.ops")
 """The package of chunked kernels, and its name before 0.26.0."""
 
+_STATES: Final = "vllm.model_executor.layers.mamba.mamba_utils"
+"""The functions that say which part of a state is copied, in a package that is a stub here."""
+
+_COPIES: Final = "vllm.v1.worker.mamba_utils"
+"""The copies between blocks, which import these functions."""
+
 
 class _NoCheckpoints:
     """Plans no checkpoint of a prefix cache, as vLLM does without one (0.33.0: layers/mamba/checkpoint.py:110)."""
@@ -30,6 +39,24 @@ class _NoCheckpoints:
 def _no_chunks(*_: Any) -> torch.Tensor:
     """Return no chunk: the kernels of this project take rows."""
     return torch.empty(0, 2, dtype=torch.int32)
+
+
+@cache
+def _state_functions(root: Path) -> ModuleType:
+    """Import the release's own module of these functions."""
+    spec = spec_from_file_location(_STATES, root / Path(*_STATES.split(".")).with_suffix(".py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[_STATES] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def copied_whole(loaded: Any) -> Any:
+    """Return the function for states that have no window of inputs, after completing the module that copies them."""
+    own, copies = vars(_state_functions(loaded.release.root)), loaded.module(_COPIES)
+    vars(copies).update({name: own[name] for name in vars(copies).keys() & own.keys() if not name.startswith("_")})
+    return own["get_temporal_copy_spec"]
 
 
 def complete(loaded: Any) -> None:

@@ -26,7 +26,10 @@ class StateKind:
 
     @property
     def capability(self) -> StateCapability:
-        """The cases of a server: the null block 0 pads, one token of a verify is always accepted, nothing moves."""
+        """The cases of a server: the null block 0 pads, and one token of a verify is always accepted.
+
+        States move on a server with a prefix cache, those of a convolution excepted.
+        """
         return replace(
             self.kernels.capability,
             modes=tuple(StateMode),
@@ -35,7 +38,6 @@ class StateKind:
             padded_rows=(PaddedRow.DUMMY,),
             reserves_dummy=True,
             replays=True,
-            moves=False,
             # Of both layers' kernels (layers/mamba/gdn/qwen_gdn_linear_attn.py:1776).
             normed=(True,) if self.kernels.capability.op is StateOp.GATED_DELTA else (False,),
             most_tokens=1024,

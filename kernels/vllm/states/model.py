@@ -1,6 +1,6 @@
 """The model of a server: one recurrent layer, whose inputs follow from the ids of a forward's tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.kernels.releases.state_inputs import StateInputs
 from attnfuzz.kernels.vllm.model import Model
 from attnfuzz.kernels.vllm.states.demands import Demands
+from attnfuzz.kernels.vllm.states.imports import copied_whole
 from attnfuzz.kernels.vllm.states.pool import LanePool
 from attnfuzz.reference.recurrent.values import StepInputs
 
@@ -26,7 +27,16 @@ class StateModel(Model):
         super().__init__(loaded, demands.case, bench, pool, None)  # type: ignore[arg-type]
         self._demands, self._session = demands, session
         self._index = 0
+        self._copied = copied_whole(loaded)
         self.inputs: StepInputs | None = None
+
+    def get_mamba_state_copy_funcs(self, types: Iterable[Any]) -> dict[Any, tuple[Any, ...]]:
+        """Return the function that says which block of a request holds its state (0.33.0: layers/mamba)."""
+        return dict.fromkeys(types, self.get_mamba_state_copy_func())
+
+    def get_mamba_state_copy_func(self) -> tuple[Any, ...]:
+        """Return this function; a release such as 0.18.1 asks for it alone."""
+        return (self._copied,)
 
     def begin(self, index: int) -> None:
         """Use the inputs of a step, packed in the order of the case's requests."""

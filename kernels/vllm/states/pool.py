@@ -1,5 +1,6 @@
-"""The blocks of a server with one recurrent layer: the slots of lanes, and the ids of tokens."""
+"""The blocks of a server with one recurrent layer, and the ids of tokens."""
 
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,9 +9,14 @@ from attnfuzz.reference.case import Request
 
 
 class LanePool:
-    """Block ids of requests, the slots of their lane. Has the members of a pool that `ScheduledSteps` reads."""
+    """Block ids of requests. Has the members of a pool that `ScheduledSteps` reads.
 
-    def __init__(self, demands: Demands, slots: list[list[int]], blocks: int) -> None:
+    `tables` are those of sequences at their end, of which a request has the first `columns` after that many tokens.
+    """
+
+    def __init__(
+        self, demands: Demands, tables: Mapping[int, list[int]], blocks: int, columns: Callable[[int], int]
+    ) -> None:
         spans, first = {}, 0
         ends: dict[int, int] = {}
         for step in demands.case.steps:
@@ -21,17 +27,17 @@ class LanePool:
             spans[slot] = range(first, first + length)
             first += length
         self.tokens: Any = SimpleNamespace(spans=spans)
-        self._slots = {sequence: slots[lane] for sequence, lane in demands.lanes.items()}
-        self.block_size = demands.limits.model_len
+        self._tables, self._columns = tables, columns
+        self.block_size = demands.block_size
         self.paged: Any = SimpleNamespace(
             # Graphs have at most as many rows, and in early releases tokens, as there are blocks (0.33.0:
             # config/compilation.py:1525; 0.18.1: adjust_cudagraph_sizes_for_mamba_cache).
             total_pages=max(blocks, 1 + demands.limits.requests, demands.limits.tokens),
             page_size=self.block_size,
-            pages=self._slots,
-            poison_page=slots[0][0],
+            pages=tables,
+            poison_page=blocks - 1,
         )
 
     def pages(self, request: Request) -> list[int]:
-        """Return the blocks of a request: all slots of its lane."""
-        return self._slots[request.slot]
+        """Return the blocks of a request."""
+        return self._tables[request.slot][: self._columns(request.kv_len)]

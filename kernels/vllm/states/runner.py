@@ -4,7 +4,7 @@ A file and line below vllm/ is that of vLLM 0.33.0 unless another version is nam
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -13,7 +13,7 @@ from attnfuzz.kernels.releases.answers import ServerMock
 from attnfuzz.kernels.vllm.config import ServerLimits
 from attnfuzz.kernels.vllm.runner import ModelRunner
 from attnfuzz.kernels.vllm.schedule import ScheduledSteps
-from attnfuzz.kernels.vllm.states.demands import Demands
+from attnfuzz.kernels.vllm.states.demands import Demands, next_accepted
 from attnfuzz.kernels.vllm.states.kinds import StateKind
 from attnfuzz.kernels.vllm.states.model import StateModel
 from attnfuzz.reference.case import Request, Step
@@ -45,6 +45,7 @@ class StateRunner(ModelRunner):
     def __init__(self, server: Any, case: StateCase, demands: Demands, kind: StateKind) -> None:
         self._state_case, self._demands, self._kind = case, demands, kind
         self._begin_with: dict[str, int] = {}
+        self._ordered: Any = None
         super().__init__(server, case.drafts)
         self._schedule = _ScheduledLanes(server.loaded, demands, server.pool, self._runner)
 
@@ -52,16 +53,22 @@ class StateRunner(ModelRunner):
         return self._demands.limits
 
     def _make_config(self) -> Any:
-        """Return the configuration of a server whose model has recurrent layers, without a prefix cache."""
+        """Return the configuration of a server whose model has recurrent layers, with a prefix cache if states move."""
         config = super()._make_config()
         config.additional_config = None
         config.model_config.is_hybrid = True
         config.model_config.get_mamba_chunk_size = lambda: _CHUNKS[self._state_case.seed % len(_CHUNKS)]
-        config.cache_config.enable_prefix_caching = False
+        config.cache_config.enable_prefix_caching = self._state_case.move
+        config.cache_config.mamba_cache_mode = self._mode
         config.cache_config.replayssm_buffer_len = 0
         # 0.18.1: v1/worker/gpu_model_runner.py:6182
         config.offload_config = ServerMock("offload_config", uva=ServerMock("uva", cpu_offload_gb=0))
         return config
+
+    @property
+    def _mode(self) -> str:
+        """The server's mamba_cache_mode."""
+        return "align" if self._state_case.move else "none"
 
     def _make_model(self) -> Any:
         server = self._server
@@ -98,21 +105,13 @@ class StateRunner(ModelRunner):
             return
         names = self._runner.input_batch.req_ids
         sampled = torch.full((len(names), 1 + self._drafts), -1, dtype=torch.int32)
-        for lane, count in self._next_accepted(index).items():
+        for lane, count in next_accepted(self._state_case, index).items():
             sequence = self._sequence_at(index, lane)
             if sequence is not None:
                 sampled[names.index(self._schedule.name(sequence)), :count] = 0
         method = type(self._runner)._update_states_after_model_execute  # noqa: SLF001 - there is no other way to it
         more = len(inspect.signature(method).parameters) - 2
-        method(self._runner, sampled, *(None,) * more)
-
-    def _next_accepted(self, index: int) -> Mapping[int, int]:
-        """Return the number of tokens of a step that each of its lanes accepts: 1 unless its next step says more."""
-        found = {row.lane: 1 for row in self._state_case.steps[index].rows if row.tokens}
-        for lane in found:
-            later = (row for step in self._state_case.steps[index + 1 :] for row in step.rows if row.lane == lane)
-            found[lane] = next((row.accepted for row in later if row.tokens), 1)
-        return found
+        method(self._runner, sampled, *(self._ordered,) * more)
 
     def _sequence_at(self, index: int, lane: int) -> int | None:
         of_lane = (each.slot for each in self._server.case.steps[index].requests)
@@ -133,7 +132,7 @@ class StateRunner(ModelRunner):
         return {"_update_states": update}
 
     def _execute(self, index: int, step: Step, requests: Sequence[Request]) -> list[int]:
-        ordered = self._schedule.order(index, requests)
+        ordered = self._ordered = self._schedule.order(index, requests)
         self._begin_with = self._first_accepted(index)
         self._call("execute_model", ordered)
         # Nothing is sampled.
@@ -165,13 +164,20 @@ class StateRunner(ModelRunner):
         loaded = self._server.loaded
         backend = getattr(loaded.module(self._kind.module), f"{self._kind.classes}Backend")
         answers = {"get_attn_backend": lambda _: backend, "get_kv_cache_spec": lambda *_: self._spec()}
-        return type("Layer", (self._class(self.layer_base),), {**answers, "__init__": lambda _: None})()
+        layer = type("Layer", (self._class(self.layer_base),), {**answers, "__init__": lambda _: None})()
+        states = [self._server.session.layer.state]  # type: ignore[attr-defined]
+        copies = loaded.module("vllm.v1.worker.mamba_utils")
+        # 0.18.1 has such a list for each virtual engine (v1/worker/mamba_utils.py:113).
+        nested = "kv_cache[0]" in inspect.getsource(copies.collect_mamba_copy_meta)
+        layer.kv_cache = [states] if nested else states
+        return layer
 
     def _spec(self) -> Any:
-        """Return the layer's KVCacheSpec without a prefix cache: a state, and one for each draft."""
+        """Return the layer's KVCacheSpec: a state, and one for each draft."""
         interface = self._server.loaded.module("vllm.v1.kv_cache_interface")
         return interface.MambaSpec(
-            block_size=self._limits.model_len,
+            block_size=self._demands.block_size,
+            mamba_cache_mode=self._mode,
             shapes=((1,),),
             dtypes=(torch.float32,),
             num_speculative_blocks=self._drafts,
