@@ -77,12 +77,15 @@ class TraceLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FileTracer:
-    """Writes a trace of one case to a file, flushed line by line. A script has no code of a backend's own."""
+    """Writes a trace of one case to a file, flushed line by line. A script has no code of a backend's own.
+
+    `whole`: one record has the calls of all steps, for kernels that keep something from call to call.
+    """
 
     with_own = False
 
-    def __init__(self, file: TextIO, memory: PlacedMemory, outputs: Outputs) -> None:
-        self._file, self._memory = file, memory
+    def __init__(self, file: TextIO, memory: PlacedMemory, outputs: Outputs, *, whole: bool = False) -> None:
+        self._file, self._memory, self._whole = file, memory, whole
         self._output_pattern = poison.sentinel if outputs is Outputs.POISONED else poison.stale
         self._step, self._index, self._mode = -1, -1, ""
         self._related = self._ended = False
@@ -107,7 +110,7 @@ class FileTracer:
         self._ended = True
 
     def _begin_record(self, *, anyway: bool) -> None:
-        if self._objects.alive() and not anyway:
+        if (self._objects.alive() or (self._whole and self._step >= 0)) and not anyway:
             return
         self._step += 1
         for each in (self._names, self._known, self._taken, self._fresh, self._objects):

@@ -69,6 +69,8 @@ class Exporter:
         # A run that passes has traced the calls of its last step.
         last = len(case.steps) - 1 if isinstance(case, Case) else -1
         self._other_step = not verdict.failures and failed is not None and failed.step not in (-1, last)
+        if isinstance(case, Case) and calls is not None and self.seen is not None and self.seen.step > 0:
+            calls = _with_earlier(case, calls, self.seen, runner)
         self.calls = _lean(calls, self.seen, runner) if calls is not None and self.seen is not None else calls
 
     def allow(self, files: Sequence[Path]) -> None:
@@ -193,6 +195,21 @@ def _lean(calls: CallCase, seen: Observation, runner: Runner) -> CallCase:
     again = next(iter(runner.verdict(redrawn).failures), None)
     same = again is not None and (again.kind, again.kernel, again.place) == (seen.kind, seen.kernel, seen.place)
     return redrawn if same else calls
+
+
+def _with_earlier(case: Case, calls: CallCase, seen: Observation, runner: Runner) -> CallCase:
+    """Return the calls of all steps, if only after the earlier ones those of the last step fail in a fresh worker."""
+    if resolve(case.backend).capability.device is Device.CUDA or any(call.on or call.makes for call in calls.calls):
+        return calls
+    with contextlib.suppress(Untraceable):
+        runner.renew()
+        if not runner.verdict(calls).failures:
+            runner.renew()
+            _, _, whole = runner.trace_both(case, whole=True)
+            runner.renew()
+            if whole is not None and any(each.kind is seen.kind for each in runner.verdict(whole).failures):
+                return whole
+    return calls
 
 
 def _redrawn(buffer: Buffer, seed: int) -> Buffer:

@@ -116,7 +116,7 @@ class Execution:
         self._backend = backend or backend_of(task.backend)
         place = place_of(self._backend.capability.device)
         memory = place.memory(case.guard, case.outputs) if memory is None else memory
-        tracer = None if trace is None else FileTracer(trace, memory, case.outputs)
+        tracer = None if trace is None else FileTracer(trace, memory, case.outputs, whole=task.whole)
         self._launcher = place.launcher(memory, write, tracer or digest)
         self._launcher.launched = None if look is None else []
         if case.dirty:

@@ -174,15 +174,17 @@ class Runner:
         verdict, _, calls = self.trace_both(case, holes=False)
         return verdict, calls
 
-    def trace_both(self, case: AnyCase, *, holes: bool = True) -> tuple[Verdict, CallCase | None, CallCase | None]:
+    def trace_both(
+        self, case: AnyCase, *, holes: bool = True, whole: bool = False
+    ) -> tuple[Verdict, CallCase | None, CallCase | None]:
         """Trace like `trace`; the calls of the first run come before those of the related run if these two differ.
 
-        Buffers may have `holes`, which only a script can fill.
+        Buffers may have `holes`, which only a script can fill. With `whole`, the calls are those of all steps.
         """
         # An anonymous file, opened by the worker through this process: nothing remains if both are killed.
         with tempfile.TemporaryFile() as file:
             path = Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
-            verdict = self._run(case, case.backend, str(path))
+            verdict = self._run(case, case.backend, str(path), whole=whole)
             seen = next(iter(verdict.failures), None)
             differ = seen is not None and seen.tier == Tier.T6
             first = assemble(path, case, seen.step, holes=holes) if seen is not None and differ else None
@@ -193,7 +195,7 @@ class Runner:
 
         Returns `verdict` if nothing in it can be explained, or the case did not fail alike. Raises like `verdict`.
         """
-        if not any(observation.tier not in ("", Tier.T0) and observation.row for observation in verdict.failures):
+        if not any(_may_be_explained(each) for each in verdict.failures):
             return verdict
         try:
             again = self._run(case, case.backend, explained=True)
@@ -217,6 +219,7 @@ class Runner:
         name: str,
         trace: str | None = None,
         *,
+        whole: bool = False,
         explained: bool = False,
         watch: Watch | None = None,
     ) -> Verdict:
@@ -229,7 +232,7 @@ class Runner:
         if case.searchable and capability.device is Device.CUDA:
             self.last_on_gpu = case.having(backend=name)
         more = (TRACE_SECONDS if trace else 0.0) + (EXPLAIN_SECONDS if explained else 0.0)
-        task = self._task(case=case, backend=name, trace=trace, explain=explained, watch=watch)
+        task = self._task(case=case, backend=name, trace=trace, whole=whole, explain=explained, watch=watch)
         patience = self._pace.patience(name, capability.device, capability.patience, more=more)
         started = time.monotonic()
         answer = _answer(self._last, msgspec.json.encode(task), patience)
@@ -248,6 +251,12 @@ class Runner:
         backend.prepare(self._progress)
         self._ready.add(name)
         return backend
+
+
+def _may_be_explained(observation: Observation) -> bool:
+    """Return whether a failure has a row, which numbers explain: those of another row may lie in one without keys."""
+    statistical = observation.tier not in ("", Tier.T0) or observation.kind is Kind.EMPTY_ROW
+    return statistical and observation.row is not None
 
 
 def _answer(workers: Workers, task: bytes, patience: Patience) -> bytes | Death:

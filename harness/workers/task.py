@@ -21,8 +21,9 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """A case to run, and how to judge it. `backend` runs it, whatever the case's own backend.
 
-    `trace` is a file for its calls. `alpha` is the probability that a correct step fails. The tiers in `without` are
-    skipped. With `explain`, failures are explained, which takes further runs; with `watch`, more is recorded.
+    `trace` is a file for its calls, in one record of all steps if it is `whole`. `alpha` is the probability that a
+    correct step fails. The tiers in `without` are skipped. With `explain`, failures are explained, which takes further
+    runs; with `watch`, more is recorded.
     """
 
     case: AnyCase
@@ -31,5 +32,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float = ALPHA
     without: tuple[Tier, ...] = ()
     trace: str | None = None
+    whole: bool = False
     explain: bool = False
     watch: Watch | None = None

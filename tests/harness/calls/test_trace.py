@@ -148,9 +148,9 @@ def test_a_trace_leaves_nothing_behind_whatever_is_killed(
     there: list[Path] = []
     run = runner._run
 
-    def watched(*arguments: Any) -> Verdict:
+    def watched(*arguments: Any, **options: Any) -> Verdict:
         try:
-            return run(*arguments)
+            return run(*arguments, **options)
         finally:
             there.extend(tmp_path.iterdir())
 
