@@ -121,7 +121,7 @@ def _geometry(draws: Draws, can: SparseCapability, ops: tuple[SparseOp, ...]) ->
     kind = draws.of("format", can.formats) if SparseOp.ATTENTION in ops else can.formats[0]
     heads, kv_heads = draws.option(among(_HEADS, can.heads)), 1
     if kind is KvFormat.HEADS:
-        kv_heads = draws.option(among(tuple(each for each in (1, 1, 2, 4) if heads % each == 0), can.kv_heads))
+        kv_heads = draws.option(tuple(each for each in among((1, 1, 2, 4), can.kv_heads) if heads % each == 0))
     dims = _DIMS if kind is KvFormat.HEADS else _LATENT_DIMS
     dim, value_dim = FIXED_DIMS.get(kind) or draws.option(among(dims, can.dims))
     second = draws.of("second list", _SECONDS, yes) if True in can.seconds else 0

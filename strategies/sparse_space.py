@@ -24,8 +24,10 @@ _BLOCKS = 512
 
 
 def among(options: tuple[T, ...], limits: tuple[T, ...]) -> tuple[T, ...]:
-    """Return the options within limits, or the limits themselves where no option is."""
-    return (tuple(each for each in options if each in limits) or limits) if limits else options
+    """Return the options within limits, and the limits that are no options."""
+    if not limits:
+        return options
+    return (*(each for each in options if each in limits), *(each for each in limits if each not in options))
 
 
 def pages(can: SparseCapability) -> tuple[int, ...]:
@@ -43,8 +45,8 @@ def short_lists(can: SparseCapability) -> tuple[int, ...]:
 
     Kernels on a GPU take the entries of a list in blocks, so several blocks are drawn where a capability names them.
     """
-    several = tuple(each for each in can.top_ks if SHORT_LISTS[-1] < each <= _BLOCKS and can.device is Device.CUDA)
-    return (*among(SHORT_LISTS, can.top_ks), *several)
+    longest = _BLOCKS if can.device is Device.CUDA else SHORT_LISTS[-1]
+    return among(SHORT_LISTS, tuple(each for each in can.top_ks if each <= longest) or can.top_ks)
 
 
 _SUPPORTED: dict[str, Callable[[Any], Iterable[object]]] = {

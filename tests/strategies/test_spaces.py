@@ -11,6 +11,7 @@ from attnfuzz.harness.search.examples import drawn_cases, run_examples
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.strategies.coverage import Pair, pair
 from attnfuzz.strategies.lean import NO_LEAN, Lean
+from attnfuzz.strategies.sparse_space import among
 
 NATIVE = ("native:gated_delta_rule", "native:causal_conv1d", "native:selective_scan_of_channels", "native:sparse")
 LIMITED = ("vllm_cpu:mamba", "vllm_cpu:topk_transform_512", "triton:sglang_kda")
@@ -44,6 +45,11 @@ def test_every_pair_is_possible_or_has_a_reason() -> None:
     space = family_with(capability).space
     assert not space.possible_pairs(capability) & space.impossible(capability).keys()
     assert space.impossible(capability)[pair("mode=decode", "queries=several")]
+
+
+def test_all_that_a_capability_names_is_drawn_beside_the_usual_options() -> None:
+    assert among((8, 8, 16), (16, 128, 8)) == (8, 8, 16, 128)
+    assert among((8, 16), ()) == (8, 16)
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,25 @@ def _gather(
         gather_cache(source, rows, block_table, ends, starts)
 
 
+def _unpack(
+    *, src_cache: torch.Tensor, dst: torch.Tensor, block_table: torch.Tensor, workspace_starts: torch.Tensor
+) -> None:
+    """Write the latents [rows, 576] of requests, packed in 656 bytes, in bfloat16, each request from its start on."""
+    rows = torch.empty(len(dst), 1, 656, dtype=torch.uint8)
+    ends = torch.cat((workspace_starts, torch.full_like(workspace_starts[:1], len(dst))))
+    gather_cache(
+        src_cache.view(torch.float8_e4m3fn).unsqueeze(2),
+        rows.view(torch.float8_e4m3fn),
+        block_table,
+        ends,
+        torch.zeros_like(workspace_starts),
+    )
+    numbers, scales, rope = (each.contiguous() for each in rows.squeeze(1).split([512, 16, 128], dim=1))
+    tiles = numbers.view(torch.float8_e4m3fn).float().unflatten(1, (4, 128))
+    dst[:, :512] = (tiles * scales.view(torch.float32).unsqueeze(-1)).flatten(1).bfloat16()
+    dst[:, 512:] = rope.view(torch.bfloat16)
+
+
 def _top_k_prefill(
     *, logits: torch.Tensor, row_starts: torch.Tensor, row_ends: torch.Tensor, indices: torch.Tensor
 ) -> None:
@@ -66,10 +85,11 @@ def _top_k_decode(
 
 WRITE: Final = Op("indexer_k_quant_and_cache", _write, frozenset({"kv_cache"}))
 GATHER: Final = Op("cp_gather_indexer_k_quant_cache", _gather, frozenset({"dst_k", "dst_scale"}))
+UNPACK: Final = Op("cp_gather_and_upconvert_fp8_kv_cache", _unpack, frozenset({"dst"}))
 TOP_K_PREFILL: Final = Op("top_k_per_row_prefill", _top_k_prefill, frozenset({"indices"}))
 TOP_K_DECODE: Final = Op("top_k_per_row_decode", _top_k_decode, frozenset({"indices"}))
 
-OPS: Final = (WRITE, GATHER, *library.OPS, TOP_K_PREFILL, TOP_K_DECODE, ATTEND)
+OPS: Final = (WRITE, GATHER, UNPACK, *library.OPS, TOP_K_PREFILL, TOP_K_DECODE, ATTEND)
 
 
 def _write_keys(
@@ -82,6 +102,22 @@ def _write_keys(
 def _gather_keys(*arguments: torch.Tensor) -> None:
     names = ("kv_cache", "dst_k", "dst_scale", "block_table", "cu_seq_lens")
     launch(GATHER, **dict(zip(names, arguments, strict=True)))
+
+
+def _unpack_latents(
+    src_cache: torch.Tensor,
+    dst: torch.Tensor,
+    block_table: torch.Tensor,
+    workspace_starts: torch.Tensor,
+    batch_size: int,
+    *host: torch.Tensor | None,
+) -> None:
+    if not len(block_table) == len(workspace_starts) == batch_size:
+        raise RuntimeError(
+            f"{len(block_table)} tables and {len(workspace_starts)} starts do not fit {batch_size} requests"
+        )
+    assert all(each is None for each in host)
+    launch(UNPACK, src_cache=src_cache, dst=dst, block_table=block_table, workspace_starts=workspace_starts)
 
 
 def _prefill_top_k(
@@ -132,6 +168,7 @@ def replace_indexer_kernels(deep_gemm: Any, *modules: Any) -> None:
         setattr(library, name, function)
     library = torch.ops._C_cache_ops  # noqa: SLF001
     library.indexer_k_quant_and_cache, library.cp_gather_indexer_k_quant_cache = _write_keys, _gather_keys
+    library.cp_gather_and_upconvert_fp8_kv_cache = _unpack_latents
     for name, function in _OF_DEEP_GEMM.items():
         if hasattr(deep_gemm, name):
             setattr(deep_gemm, name, function)

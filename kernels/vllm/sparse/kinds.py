@@ -42,8 +42,8 @@ ATTENDED: Final = structs.replace(
     SLOT_LISTS,
     chains=((SparseOp.TRANSFORM, SparseOp.ATTENTION),),
     formats=(KvFormat.LATENT, KvFormat.PACKED),
-    # From 32 heads on, packed latents of prefills are unpacked first (flashmla_sparse.py:74), which is not driven.
-    heads=(1, 2, 8),
+    # From 32 heads on, packed latents of prefills are unpacked first (flashmla_sparse.py:74).
+    heads=(1, 2, 8, 32),
     dims=((576, 512),),
     sinks=(False,),
     seconds=(False,),

@@ -30,13 +30,15 @@ _GROUPS: Final = "vllm.v1.attention.backends.mla.index_group"
 class AttendedLists(SlotLists):
     """The attention to lists of positions, over `cache` [pages, page_size, width].
 
-    `out` bfloat16 [rows, heads, 512] is the layer's result.
+    `out` bfloat16 [rows, heads, 512] is the layer's result. Rows of the last batch from `unpacked_from` on attend to
+    packed latents that were unpacked to bfloat16 before.
     """
 
     def __init__(self, loaded: Any, case: SparseCase, bench: Bench, drafts: int, cache: torch.Tensor) -> None:
         self._packed = case.geometry.format is KvFormat.PACKED
         self._cache = cache
         super().__init__(loaded, case, bench, drafts)
+        self.unpacked_from = len(self.lists)
         self.out = torch.zeros(len(self.lists), case.geometry.query_heads, RANK, dtype=torch.bfloat16)
         with self._running():
             self._layer = loaded.backend.FlashMLASparseImpl(
@@ -86,6 +88,8 @@ class AttendedLists(SlotLists):
         if metadata is None:
             return
         count = metadata.num_actual_tokens
+        unpacks = self._packed and not metadata.fp8_use_mixed_batch
+        self.unpacked_from = metadata.num_decode_tokens if unpacks else count
         self.lists[:count].copy_(given["positions"][:count])
         query = given["query"][:count]
         out, _ = self._layer.forward_mqa((query[..., :RANK], query[..., RANK:]), self._cache, metadata, None)

@@ -173,14 +173,19 @@ class AttendedSession(PlannedSession):
         lists, order = self._lists(inputs)
         planner = self._server(inputs.step)
         assert isinstance(planner, AttendedLists)
-        out = planner.out[: len(lists)][order.argsort()]
-        yield SparselyAttended(ATTEND.name, self._attended(inputs, out, own))
+        places = order.argsort()
+        yield SparselyAttended(
+            ATTEND.name, self._attended(inputs, planner.out[: len(lists)][places], own, places >= planner.unpacked_from)
+        )
 
-    def _attended(self, inputs: OpInputs, out: torch.Tensor, own: torch.Tensor) -> Output:
+    def _attended(self, inputs: OpInputs, out: torch.Tensor, own: torch.Tensor, unpacked: torch.Tensor) -> Output:
+        """Return the output beside the keys of each row, which were rounded if they were `unpacked`."""
         keys = own if self._latent else packed.unpack(own)[:, None]
+        rounded = keys.bfloat16()
         attended = []
         for row, entries in enumerate(positions_of(inputs)):
-            seen = keys[entries[entries >= 0].long() + inputs.keys_from[inputs.rows[row].request]]
+            at = entries[entries >= 0].long() + inputs.keys_from[inputs.rows[row].request]
+            seen = (rounded if unpacked[row] else keys)[at]
             attended.append(Attended(row, inputs.queries[row : row + 1], seen, seen[..., :RANK]))
         return Output(out, None, tuple(attended), SCALE, 1.0)
 

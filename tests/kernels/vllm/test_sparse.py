@@ -15,6 +15,7 @@ from attnfuzz.kernels.vllm.sparse import kernels
 from attnfuzz.kernels.vllm.sparse.backend import VllmSparseBackend
 from attnfuzz.kernels.vllm.sparse.batch import ServerBuffers, batch_of
 from attnfuzz.kernels.vllm.sparse.kinds import SPARSE_KINDS
+from attnfuzz.reference.sparse import packed
 from attnfuzz.reference.sparse.case import SparseCase, SparseGeometry, SparseMode, SparseOp, SparseRequest, SparseStep
 
 
@@ -134,6 +135,15 @@ def test_keys_are_gathered_with_their_scales_and_no_further_than_the_workspace()
     pages = cache.flatten(1)
     assert keys.view(torch.uint8).tolist() == [*pages[1, :16].view(2, 8).tolist(), *pages[2, :16].view(2, 8).tolist()]
     assert scales.tolist() == [*pages[1, 32:40].view(2, 4).tolist(), *pages[2, 32:40].view(2, 4).tolist()]
+
+
+def test_packed_latents_are_unpacked_from_the_start_of_each_request_and_rounded() -> None:
+    latents = torch.randn(12, 576, generator=torch.Generator().manual_seed(1))
+    cache, unpacked = packed.pack(latents).unflatten(0, (3, 4)), torch.zeros(7, 576, dtype=torch.bfloat16)
+    starts = torch.tensor([0, 5], dtype=torch.int32)
+    kernels.UNPACK.function(src_cache=cache, dst=unpacked, block_table=TABLE, workspace_starts=starts)
+    slots = [4, 5, 6, 7, 8, 8, 9]
+    assert torch.equal(unpacked, packed.unpack(cache.flatten(0, 1)[slots]).bfloat16())
 
 
 def test_lengths_with_gaps_between_requests_are_refused() -> None:
