@@ -20,6 +20,8 @@ from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.any_case import AnyCase
 from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.case_file import possible
 from attnfuzz.reference.device import Device
 
 SMALLER = "The case was then minimized: pages, lengths and names above are those of the original case."
@@ -60,6 +62,7 @@ def shrink(
     if not first.failures:
         return None
     fingerprint = Fingerprint.of(case.backend, first.failures[0])
+    runs.alone = _keeps_state(case, first.failures[0], runs)
 
     def run(candidate: AnyCase) -> Verdict:
         return runs.until(candidate, lambda verdict: fingerprint.among(verdict.failures) is not None)
@@ -70,14 +73,19 @@ def shrink(
 
 
 class _Runs:
-    """A runner that counts runs, and runs a case up to `repeat` times if its failure is a race."""
+    """A runner that counts runs, and runs a case up to `repeat` times if its failure is a race.
+
+    Each run is `alone` in a fresh worker if the backend keeps state from case to case.
+    """
 
     def __init__(self, runner: CaseRunner[Any], repeat: int) -> None:
         self._runner, self.repeat = runner, repeat
-        self.count = 0
+        self.count, self.alone = 0, False
 
     def verdict(self, case: AnyCase) -> Verdict:
         self.count += 1
+        if self.alone:
+            self._runner.renew()
         return self._runner.verdict(case)
 
     def renew(self) -> None:
@@ -91,6 +99,20 @@ class _Runs:
                 break
             verdict = self.verdict(case)
         return verdict
+
+
+def _keeps_state(case: AnyCase, seen: Observation, runs: _Runs) -> bool:
+    """Return whether the failing step alone fails after the whole case, and passes in a fresh worker.
+
+    Smaller cases would then fail or pass by the cases before them. On a GPU, workers start too slowly to tell.
+    """
+    if not isinstance(case, Case) or len(case.steps) < 2 or resolve(case.backend).capability.device is Device.CUDA:
+        return False
+    alone = replace(case, steps=(case.steps[seen.step],), past=(), relation=None)
+    if not possible(alone) or not runs.verdict(alone).failures:
+        return False
+    runs.renew()
+    return not runs.verdict(alone).failures
 
 
 class _Stages:

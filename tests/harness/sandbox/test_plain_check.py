@@ -11,13 +11,15 @@ from harness_cases import decode_case
 from msgspec.structs import replace
 from small_cases import step
 
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.sandbox import plain_check
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.sandbox.plain_check import CannotCall, PlainCheck, Symptom, check, check_users
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import Tier
-from attnfuzz.reference.case import Mode
+from attnfuzz.reference.case import Mode, Outputs
 from attnfuzz.reference.mistake import Mistake
+from attnfuzz.strategies.plain_cases import plain_cases
 
 FILE = """
 import ctypes
@@ -68,6 +70,11 @@ def reads_hnd(*, out, k_cache, v_cache, **given):
     k, v = (each.reshape(len(each), each.shape[2], each.shape[1], -1).transpose(1, 2) for each in (k_cache, v_cache))
     out.copy_(attention(k_cache=k, v_cache=v, **given))
 
+def packs(*, out, seq_lens, cum_seq_lens_q, **given):
+    rows = attention(seq_lens=seq_lens, cum_seq_lens_q=cum_seq_lens_q, **given)
+    rows = torch.cat([rows[a:b] for a, b, n in zip(cum_seq_lens_q, cum_seq_lens_q[1:], seq_lens) if n])
+    out[: len(rows)] = rows
+
 def reads_no_table(*, out, block_tables, seq_lens, k_cache, **given):
     counts = -(-seq_lens // k_cache.shape[1])
     tables = torch.arange(block_tables.shape[1]) + (counts.cumsum(0) - counts)[:, None]
@@ -83,8 +90,9 @@ def keeps_lengths(*, out, seq_lens, **given):
     kept.append(seq_lens.clone())
     out.copy_(attention(seq_lens=kept[0], **given))
 
-RIGHT, RETURNS, RAISES, DIES, WRONG, READS_HND, READS_NO_TABLE, WIDENS_TABLE, KEEPS_LENGTHS = map(
-    FunctionBackend, (right, returns, raises, dies, wrong, reads_hnd, reads_no_table, widens_table, keeps_lengths)
+RIGHT, RETURNS, RAISES, DIES, WRONG, READS_HND, PACKS, READS_NO_TABLE, WIDENS_TABLE, KEEPS_LENGTHS = map(
+    FunctionBackend,
+    (right, returns, raises, dies, wrong, reads_hnd, packs, reads_no_table, widens_table, keeps_lengths),
 )
 LSE = FunctionBackend(writes_no_lse, contract=Contract(lse=LseBase.E))
 RANDOM = FunctionBackend(random)
@@ -219,6 +227,18 @@ def test_wrong_pages_are_explained_and_below_nan_by_a_run_with_numbers(named: Na
     assert "as if pages were reshaped, not permuted, to exchange the axes of slots and KV heads" in exchanged
     assert "as if the page table were ignored: each request has the pages after those of the requests before" in words
     assert "as if the page table had 64-bit entries, read as 32-bit ones" in widened.words
+
+
+@pytest.mark.slow
+def test_rows_without_keys_that_hold_those_of_other_requests_are_explained(named: Named) -> None:
+    backend = named("PACKS")
+    case = next(iter(plain_cases(resolve(backend).capability, backend)))
+    case = replace(case, steps=(step(Mode.DECODE, (1, 0), (1, 3)),), outputs=Outputs.POISONED)
+    with Runner([backend]) as runner:
+        found = runner.explained(case, runner.verdict(case))
+    assert [each.kind for each in found.failures if each.tier == Tier.T0] == [each.kind for each in found.failures]
+    assert Kind.EMPTY_ROW in [each.kind for each in found.failures]
+    assert {each.mistakes for each in found.failures} == {(Mistake.OTHER_ROW,)}
 
 
 @pytest.mark.slow

@@ -185,3 +185,32 @@ def test_calls_on_a_gpu_s_kernels_keep_their_shape_unasked(
     monkeypatch.setattr("attnfuzz.harness.search.shrink.reduce_calls", reduced)
     shrink(CALLS, AlwaysHanging(long_ones), budget=BUDGET, same_kernels=asked)
     assert seen == [kept]
+
+
+class KeepsLength:
+    """Keeps the length of the first step that its worker runs, and fails at a longer one."""
+
+    def __init__(self) -> None:
+        self._kept: int | None = None
+
+    def verdict(self, case: AnyCase) -> Verdict:
+        assert isinstance(case, Case)
+        for at, each in enumerate(case.steps):
+            longest = max(request.kv_len for request in each.requests)
+            self._kept = longest if self._kept is None else self._kept
+            if longest > self._kept:
+                return Verdict(observations=(Observation(kind=Kind.UNWRITTEN, place="out", message="", step=at),))
+        return Verdict()
+
+    def renew(self) -> None:
+        self._kept = None
+
+
+def test_a_backend_that_keeps_state_runs_each_smaller_case_in_a_fresh_worker() -> None:
+    steps = tuple(decode_case("trtllm_mha", *lengths).steps[0] for lengths in ((7, 5), (6, 3), (30, 17), (31,)))
+    shrunk = shrink(replace(LARGE, steps=steps), KeepsLength(), budget=BUDGET)
+    assert shrunk is not None
+    assert isinstance(shrunk.case, Case)
+    lengths = [[request.kv_len for request in each.requests] for each in shrunk.case.steps]
+    assert len(lengths) == 2
+    assert max(lengths[1]) == max(lengths[0]) + 1
