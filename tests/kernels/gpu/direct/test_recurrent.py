@@ -177,6 +177,36 @@ def test_drawn_cases_pass_on_native_kernels_behind_the_installed_signatures(
     assert supported
 
 
+def test_kernels_in_cute_get_parameters_and_indices_where_torch_would_allocate_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # 0.7.4: "Misaligned Tensor data on argument #9 ..., expected data alignment=16 bytes", and 32 with 16-bit states.
+    def beside(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.cat([tensor.new_zeros(1), tensor])[1:]
+
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(recurrent, "call", lambda *_names, **given: seen.update(given))
+    rows = torch.zeros(2, 4, 128, dtype=torch.bfloat16)
+    recurrent.delta_decode(
+        query=rows,
+        key=rows,
+        value=rows,
+        A_log=beside(torch.zeros(4)),
+        a=rows[..., 0],
+        b=rows[..., 0],
+        dt_bias=beside(torch.zeros(4, dtype=torch.bfloat16)),
+        state=torch.zeros(3, 4, 128, 128),
+        slots=beside(torch.tensor([1, 2], dtype=torch.int32)),
+        target_slots=beside(torch.tensor([2, 1], dtype=torch.int32)),
+        out=rows,
+        scale=1.0,
+        normed=False,
+    )
+    given = [seen[name] for name in ("A_log", "dt_bias", "initial_state_indices", "output_state_indices")]
+    assert [tensor.data_ptr() % 32 for tensor in given] == [0, 0, 0, 0]
+    assert [seen["initial_state_indices"].tolist(), seen["output_state_indices"].tolist()] == [[1, 2], [2, 1]]
+
+
 @pytest.mark.parametrize("drafts", [0, 2])
 @pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16])
 def test_the_compiled_modules_are_those_that_calls_load(
