@@ -18,7 +18,7 @@ from attnfuzz.kernels.sglang.orders import orders_of
 from attnfuzz.kernels.sglang.torch_functions import Uncompiled, attend, attend_in_blocks, mask_of_blocks
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, KvView, Mask, Mode, QueryView
+from attnfuzz.reference.case import Case, KvView, Mask, Mode, QueryView, Tombstone
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
@@ -138,6 +138,9 @@ FP8 caches are excluded: from 0.5.17 on they are written by a CUDA kernel withou
 kernels/ops/kvcache/fused_fp8_qkv_kv_cache.py:19).
 """
 
+_TRANSLATED: Final = (Tombstone.NULL,)
+"""The entries of pages that have left a pool of windows: slot 0 (0.5.23: mem_cache/allocator/swa.py, free_swa)."""
+
 _TREES: Final = (Mask.CAUSAL, Mask.TREE)
 """The masks of verifies of chains and trees of drafts."""
 
@@ -169,7 +172,7 @@ _KINDS: Final = (
         "TRTLLMHAAttnBackend",
         "TRTLLMHAAttnMultiStepDraftBackend",
         # Page sizes are those that server_args.py:1904 does not change (0.5.23: arg_groups/overrides.py:1183).
-        structs.replace(_COMMON, page_sizes=(16, 32, 64), windows=True, sinks=True),
+        structs.replace(_COMMON, page_sizes=(16, 32, 64), windows=True, tombstones=_TRANSLATED, sinks=True),
         calibrated="trtllm_mha",
         captured_v2=_ONE_WORKER,
         since={Version("0.5.23"): {"page_sizes": (16, 32, 64, 128)}},
@@ -197,6 +200,7 @@ _KINDS: Final = (
             max_head_dim=128,
             page_sizes=_ANY_PAGES,
             windows=True,
+            tombstones=_TRANSLATED,
             sinks=True,
             soft_cap=True,
             masks=_TREES,
@@ -259,6 +263,7 @@ _KINDS: Final = (
             _COMMON,
             page_sizes=(1, 16, 32, 64, 128),
             windows=True,
+            tombstones=_TRANSLATED,
             sinks=True,
             attention_chunks=True,
             masks=_TREES,
@@ -287,7 +292,14 @@ _KINDS: Final = (
         "FlashInferAttnBackend",
         "FlashInferMultiStepDraftBackend",
         # FlashInfer compiles FA2 for these head dims.
-        structs.replace(_COMMON, page_sizes=_ANY_PAGES, head_dims=(64, 128, 256), windows=True, masks=_TREES),
+        structs.replace(
+            _COMMON,
+            page_sizes=_ANY_PAGES,
+            head_dims=(64, 128, 256),
+            windows=True,
+            tombstones=_TRANSLATED,
+            masks=_TREES,
+        ),
         ops=lambda: (*NATIVE.ops(), *planned_runs.OPS),
         calibrated="trtllm_mha",
         captured_v2=Version("0.5.14"),
@@ -364,7 +376,7 @@ def _of_both(one: Capability, other: Capability) -> Capability:
     """Return the cases that two backends of a server support."""
     shared = {
         name: tuple(each for each in getattr(one, name) if each in getattr(other, name))
-        for name in ("modes", "graph_modes", "dtypes", "page_sizes", "masks")
+        for name in ("modes", "graph_modes", "dtypes", "page_sizes", "masks", "tombstones")
     }
     both = {
         name: getattr(one, name) and getattr(other, name)

@@ -53,14 +53,14 @@ def hopper_backend_of(named: Named, version: Version) -> HopperRelease:
     real = named.kind == "trtllm_mha" and version >= _SINCE_HOPPER
     kernels = _ON_XQA if real else _PLAIN
     capability, buckets = capability_of(named.kind, version), _BUCKETS if real else ()
-    # A draft model's decodes have not been run on a GPU.
+    # A draft model's decodes, and pools of windows, have not been run on a GPU.
     modes = tuple(mode for mode in capability.modes if mode is not Mode.DRAFT_DECODE)
     return HopperRelease(
         name=str(named),
         named=named,
         absent=absent,
         archs=frozenset({Arch.HOPPER}),
-        capability=msgspec.structs.replace(capability, modes=modes, device=Device.CUDA, buckets=buckets),
+        capability=msgspec.structs.replace(capability, modes=modes, tombstones=(), device=Device.CUDA, buckets=buckets),
         contract=CONTRACT,
         session=partial(open_session, named, kernels),
         kernels=kernels.ops,

@@ -55,6 +55,11 @@ class ServerPool:
         """The number of tokens that a server's allocator can hand out: all but the dummy page."""
         return (self.paged.total_pages - 1) * self.page_size
 
+    @property
+    def poison_location(self) -> int:
+        """The first slot that belongs to no sequence."""
+        return self.paged.poison_page * self.page_size
+
     def locations(self, slot: int) -> list[int]:
         """Return the row of each position of a sequence, to the end of its last page."""
         pages = self.paged.pages[slot]
@@ -121,8 +126,7 @@ class RequestRows:
                 # The table is initialized with zeros, and no server writes -1 to it.
                 return torch.full((rows, width), DUMMY_LOCATION)
             case TableTail.POISON:
-                first = self._pool.paged.poison_page * self._pool.page_size
-                return (first + torch.arange(width) % self._pool.page_size).expand(rows, width)
+                return (self._pool.poison_location + torch.arange(width) % self._pool.page_size).expand(rows, width)
             case TableTail.STALE:
                 source = torch.Generator().manual_seed(self._case.seed)
                 return torch.tensor(owned)[torch.randint(len(owned), (rows, width), generator=source)]
@@ -140,21 +144,26 @@ class RequestRows:
 
 
 def release_kv_pool(loaded: Any, case: Case, pool: ServerPool, dtype: torch.dtype) -> Any:
-    """Return the release's own MHATokenToKVPool or MLATokenToKVPool, built by its __init__, over `pool`'s memory.
+    """Return the release's own MHATokenToKVPool or MLATokenToKVPool over `pool`'s memory."""
+    return guarded_pool(loaded, case, pool.keys, pool.values)(**pool_arguments(case, pool, dtype))
+
+
+def guarded_pool(loaded: Any, case: Case, keys: torch.Tensor, values: torch.Tensor | None) -> Any:
+    """Return the class of the release's pool, which is built by its own __init__ over these rows.
 
     Its buffers are replaced where it creates them, so that everything else is unchanged; only its addresses for moving
     and transferring tokens are invalid.
     """
-    geometry, memory = case.geometry, loaded.module("sglang.srt.mem_cache.memory_pool")
-    parent: Any = memory.MLATokenToKVPool if geometry.latent else memory.MHATokenToKVPool
+    memory = loaded.module("sglang.srt.mem_cache.memory_pool")
+    parent: Any = memory.MLATokenToKVPool if case.geometry.latent else memory.MHATokenToKVPool
 
     class GuardedPool(parent):  # type: ignore[misc] # a class of the release
         def _create_buffers(self) -> None:
             # Allocating a second pool would only take time.
             self.device = "meta"
             super()._create_buffers()
-            self.device = str(pool.keys.device)
-            for name, ours in (("kv_buffer", pool.keys), ("k_buffer", pool.keys), ("v_buffer", pool.values)):
+            self.device = str(keys.device)
+            for name, ours in (("kv_buffer", keys), ("k_buffer", keys), ("v_buffer", values)):
                 theirs = getattr(self, name, None)
                 if not theirs:
                     continue
@@ -163,6 +172,12 @@ def release_kv_pool(loaded: Any, case: Case, pool: ServerPool, dtype: torch.dtyp
                     raise Unsupported(f"the release's {name} is {tuple(theirs[0].shape)}, not {tuple(ours.shape)}")
                 setattr(self, name, [ours.view(self.store_dtype)])
 
+    return GuardedPool
+
+
+def pool_arguments(case: Case, pool: ServerPool, dtype: torch.dtype) -> dict[str, Any]:
+    """Return the arguments of a release's pool."""
+    geometry = case.geometry
     arguments: dict[str, Any] = {
         "size": pool.size,
         "page_size": pool.page_size,
@@ -172,12 +187,10 @@ def release_kv_pool(loaded: Any, case: Case, pool: ServerPool, dtype: torch.dtyp
         "enable_memory_saver": False,
     }
     if geometry.latent:
-        arguments |= {"kv_lora_rank": geometry.latent.rank, "qk_rope_head_dim": geometry.latent.rope}
-    else:
-        arguments |= {
-            "head_num": geometry.kv_heads,
-            "head_dim": geometry.head_dim_qk,
-            "v_head_dim": geometry.head_dim_vo,
-            "enable_alt_stream": False,
-        }
-    return GuardedPool(**arguments)
+        return arguments | {"kv_lora_rank": geometry.latent.rank, "qk_rope_head_dim": geometry.latent.rope}
+    return arguments | {
+        "head_num": geometry.kv_heads,
+        "head_dim": geometry.head_dim_qk,
+        "v_head_dim": geometry.head_dim_vo,
+        "enable_alt_stream": False,
+    }

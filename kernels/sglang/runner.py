@@ -21,7 +21,8 @@ from attnfuzz.kernels.sglang.padding import ranks_of
 from attnfuzz.kernels.sglang.pins import REMEDY, pinned
 from attnfuzz.kernels.sglang.pool import Halves, RequestRows, ServerPool, release_kv_pool
 from attnfuzz.kernels.sglang.trees import draft_depth, topk_of
-from attnfuzz.reference.case import Case, Launch, Mode, Step
+from attnfuzz.kernels.sglang.window_pool import WindowPool, release_pools
+from attnfuzz.reference.case import Case, Launch, Mode, Step, Tombstone
 
 _SINCE_HALVES = Version("0.5.23")
 """The first version that allocates a layer's keys and values as halves of one tensor."""
@@ -117,10 +118,30 @@ class Server:
 
     def _make_pool(self) -> ServerPool:
         """Return the KV cache of the case."""
-        return ServerPool(self.case, self.bench, _paged(self.case, self.bench.device, self.loaded.release.version))
+        paged = _paged(self.case, self.bench.device, self.loaded.release.version)
+        separate = self.case.pages.tombstone is not Tombstone.NONE
+        return (WindowPool if separate else ServerPool)(self.case, self.bench, paged)
+
+    def _release_pools(self, dtype: torch.dtype) -> tuple[Any, Any]:
+        """Return the release's own pool over it, and its allocator."""
+        if isinstance(self.pool, WindowPool):
+            return release_pools(self.loaded, self.case, self.pool, dtype)
+        own_pool = self._release_pool(dtype)
+        allocator = ServerMock(
+            "token_to_kv_pool_allocator",
+            get_kvcache=lambda: own_pool,
+            # Slots are physical, not virtual (0.5.15: layers/attention/triton_backend.py:155, 0.5.17: :167 and
+            # unified_mem_hooks.py:62), and those of one pool for all layers
+            # (layers/attention/triton_backend.py:1287).
+            translate_kv_loc=ABSENT,
+            translate_kv_loc_dense=ABSENT,
+            full_v2p_page_table=ABSENT,
+            translate_loc_from_full_to_swa=ABSENT,
+        )
+        return own_pool, allocator
 
     def _release_pool(self, dtype: torch.dtype) -> Any:
-        """Return the release's own pool over it."""
+        """Return the release's own pool over it, if all layers share one."""
         return release_kv_pool(self.loaded, self.case, self.pool, dtype)
 
     def _request_pool(self, memory_pool: Any, **arguments: Any) -> Any:
@@ -156,18 +177,7 @@ class Server:
     def _model_runner(self, config: ServerMock, own_rows: Any) -> ServerMock:
         geometry = self.case.geometry
         kv_dtype = geometry.kv_dtype.torch_dtype
-        own_pool = self._release_pool(kv_dtype)
-        allocator = ServerMock(
-            "token_to_kv_pool_allocator",
-            get_kvcache=lambda: own_pool,
-            # Slots are physical, not virtual (0.5.15: layers/attention/triton_backend.py:155, 0.5.17: :167 and
-            # unified_mem_hooks.py:62), and those of one pool for all layers
-            # (layers/attention/triton_backend.py:1287).
-            translate_kv_loc=ABSENT,
-            translate_kv_loc_dense=ABSENT,
-            full_v2p_page_table=ABSENT,
-            translate_loc_from_full_to_swa=ABSENT,
-        )
+        own_pool, allocator = self._release_pools(kv_dtype)
         algorithm = self.loaded.module("sglang.srt.speculative.spec_info").SpeculativeAlgorithm
         return ServerMock(
             "model_runner",
@@ -184,8 +194,8 @@ class Server:
             dtype=geometry.dtype.torch_dtype,
             page_size=geometry.page_size,
             device=str(self.bench.device),
-            # One pool for all layers, as if every layer had a window (model_config.py, is_hybrid_swa). The chunk of a
-            # model without windows counts as one (0.5.9: model_runner.py:870).
+            # Every layer has a window, or with a pool of windows, all but one that never runs. The chunk of a model
+            # without windows counts as one (0.5.9: model_runner.py:870).
             sliding_window_size=geometry.window_left if geometry.window_left >= 0 else geometry.attention_chunk or None,
             req_to_token_pool=own_rows,
             token_to_kv_pool=own_pool,
@@ -209,7 +219,7 @@ class Server:
             attn_backend=None,
         )
 
-    def _translator(self, own_rows: Any, own_pool: Any, allocator: ServerMock) -> Any | None:
+    def _translator(self, own_rows: Any, own_pool: Any, allocator: Any) -> Any | None:
         """Return the release's own KVIndexTranslator, if it has one (0.5.23: model_runner.py:954)."""
         if not _has(self.loaded, "mem_cache/kv_index_translator.py"):
             return None

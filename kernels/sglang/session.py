@@ -22,7 +22,7 @@ from attnfuzz.kernels.sglang.projected import ProjectedAttention
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.kernels.sglang.stand_ins import replace_calls
 from attnfuzz.kernels.sglang.trees import topk_of
-from attnfuzz.reference.case import Case, Launch, Mode, Step
+from attnfuzz.reference.case import Case, Launch, Mode, Step, Tombstone
 
 _WORKERS = {Mode.DRAFT_EXTEND: WorkerKind.SPEC_V1, Mode.DRAFT_EXTEND_V2: WorkerKind.SPEC_V2}
 """The worker that runs each kind of draft extend."""
@@ -52,6 +52,8 @@ class SglangSession(ABC):
         drafting = any(step.mode is Mode.DRAFT_DECODE for step in case.steps)
         if drafting and len({step.drafts for step in case.steps} - {0}) > 1:
             raise Unsupported("a server drafts the same number of tokens in all steps")
+        if drafting and case.pages.tombstone is not Tombstone.NONE:
+            raise Unsupported("decodes of a draft model on a pool of windows are planned with the slots of all steps")
         if drafting and topk_of(case) > 1:
             raise Unsupported("decodes of a draft model for a tree have several tokens of each request")
         self._loaded, self._kernels, self._case, self._bench = loaded, kernels, case, bench
