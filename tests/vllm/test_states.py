@@ -79,3 +79,24 @@ def test_copies_between_blocks_of_a_prefix_cache_are_judged(
     assert failures
     # The call of preprocess_mamba, which made the first copy.
     assert "line 4057" in failures[0].message
+
+
+BUILDER = Path("vllm", "v1", "attention", "backends", "mamba_attn.py")
+CHUNKS = "            for chunk in range(n_chunks):\n"
+STARTS = f"{CHUNKS}                seq_idx.append(req_idx)\n                cu_chunk_seqlen.append("
+LAST = "                last_chunk_indices.append(len(cu_chunk_seqlen) - 1"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"), [(STARTS, f"{STARTS}-(req_idx > 0) + "), (LAST, f"{LAST} - (req_idx == 0)")]
+)
+def test_the_chunks_of_a_prompt_of_mamba_are_judged(
+    right: str, wrong: str, runner: Runner, plant: Callable[..., str]
+) -> None:
+    rows = (StateRow(lane=0, tokens=20, initial=False), StateRow(lane=1, tokens=9))
+    case = prompt("vllm==0.33.0:mamba2", StateOp.SSM, 0).having(steps=(StateStep(mode=StateMode.PREFILL, rows=rows),))
+    assert runner.verdict(case).failures == ()
+    failures = runner.verdict(case.having(backend=f"{plant('0.33.0', BUILDER, right, wrong)}:mamba2")).failures
+    assert failures
+    # The line that makes the tensor of starts.
+    assert "mamba_attn.py:374" in failures[0].message

@@ -36,12 +36,19 @@ class StateLayer:
         slots: torch.Tensor,
         starts: torch.Tensor,
         initial: torch.Tensor | None = None,
+        targets: torch.Tensor | None = None,
+        state: torch.Tensor | None = None,
     ) -> None:
-        """Run rows that keep their last state, from the state in their slot if there is an `initial` one."""
+        """Run rows that keep their last state, from the state in their slot if there is an `initial` one.
+
+        States are written to `targets`, or the same slots, of `state`, or the pool.
+        """
         if initial is None:
             initial = torch.ones(slots.shape[0], dtype=torch.bool, device=slots.device)
-        given = {"slots": slots, "target_slots": slots, "cu_seqlens": starts, "has_initial_state": initial}
-        self._launch(StateMode.PREFILL, {**inputs, **given, "out": out})
+        targets = slots if targets is None else targets
+        given = {"slots": slots, "target_slots": targets, "cu_seqlens": starts, "has_initial_state": initial}
+        state = self.state if state is None else state
+        self._launch(StateMode.PREFILL, {**inputs, **given, "out": out, "state": state})
 
     def drafts(
         self,
@@ -55,11 +62,11 @@ class StateLayer:
         """Run rows that keep the state after each token, in the column of the token. `table` is [rows, drafts + 1]."""
         # Triton takes counts of any integer type (0.18.1: int64).
         given = {"draft_slots": table, "draft_targets": table, "slots": table[:, 0], "num_accepted": accepted.int()}
-        self._launch(StateMode.VERIFY, {**inputs, **given, "cu_seqlens": starts, "out": out})
+        self._launch(StateMode.VERIFY, {**inputs, **given, "cu_seqlens": starts, "out": out, "state": self.state})
 
     def _launch(self, mode: StateMode, arguments: dict[str, Any]) -> None:
         op = self.kernels.by_mode[mode]
-        given = {**self.fixed, **arguments, "state": self.state}
+        given = {**self.fixed, **arguments}
         taken = parameters(op.function)
         lower = current(op.name)
         lower.launch(lower.op(op.name), {name: value for name, value in given.items() if name in taken})
@@ -140,7 +147,17 @@ def _convolved(layer: StateLayer, metadata: Any, inputs: Inputs, out: torch.Tens
 
 
 def mamba(layer: StateLayer, metadata: Any, inputs: Inputs, out: torch.Tensor) -> None:
-    """Run a layer of Mamba-2, or its convolution (layers/mamba/mamba_mixer2.py:730): decodes come first."""
+    """Run a layer of Mamba-2 (layers/mamba/mamba_mixer2.py:730)."""
+    _mamba(layer, metadata, inputs, out, _in_chunks)
+
+
+def mamba_convolution(layer: StateLayer, metadata: Any, inputs: Inputs, out: torch.Tensor) -> None:
+    """Run the convolution of such a layer."""
+    _mamba(layer, metadata, inputs, out, _whole)
+
+
+def _mamba(layer: StateLayer, metadata: Any, inputs: Inputs, out: torch.Tensor, prefill: Forward) -> None:
+    """Run the decodes of a batch, which come first, and `prefill` on its other tokens."""
     decodes, tokens, prefills = metadata.num_decodes, metadata.num_decode_tokens, metadata.num_prefills
     if decodes:
         table, decoding = metadata.state_indices_tensor_d, _first(inputs, tokens)
@@ -153,13 +170,36 @@ def mamba(layer: StateLayer, metadata: Any, inputs: Inputs, out: torch.Tensor) -
             layer.drafts(decoding, out[:tokens], table=table, starts=starts, accepted=accepted)
     if prefills:
         end = tokens + metadata.num_prefill_tokens
-        layer.rows(
-            {name: each[tokens:end] for name, each in inputs.items()},
-            out[tokens:end],
-            slots=metadata.state_indices_tensor_p,
-            starts=metadata.query_start_loc_p,
-            initial=metadata.has_initial_states_p,
-        )
+        prefill(layer, metadata, {name: each[tokens:end] for name, each in inputs.items()}, out[tokens:end])
+
+
+def _whole(layer: StateLayer, metadata: Any, inputs: Inputs, out: torch.Tensor) -> None:
+    slots, starts = metadata.state_indices_tensor_p, metadata.query_start_loc_p
+    layer.rows(inputs, out, slots=slots, starts=starts, initial=metadata.has_initial_states_p)
+
+
+def _in_chunks(layer: StateLayer, metadata: Any, inputs: Inputs, out: torch.Tensor) -> None:
+    """Run prefills chunk by chunk, as the builder cuts them (line 857; ops/ssd_state_passing.py:69).
+
+    A chunk is a row that begins with the state of its request, or of the chunk before if that has the same request. The
+    state after the last chunk of a request goes to its slot. States between chunks are float32.
+
+    Raises:
+        ValueError: A chunk has more tokens than the kernels take.
+
+    """
+    of_request, starts, slots = metadata.seq_idx_p, metadata.cu_chunk_seqlen_p, metadata.state_indices_tensor_p
+    if starts.diff().max() > metadata.chunk_size:
+        raise ValueError(f"chunks of up to {metadata.chunk_size} tokens begin at {starts.tolist()}")
+    prefills = slots.shape[0]
+    states = layer.state.new_zeros((prefills + of_request.shape[0], *layer.state.shape[1:]), dtype=torch.float32)
+    if metadata.prep_initial_states:
+        initial = metadata.has_initial_states_p.nonzero()[:, 0]
+        states[initial] = layer.state[slots[initial].long()].float()
+    after = torch.arange(prefills, states.shape[0], dtype=torch.int32)
+    before = torch.where(of_request.diff(prepend=of_request.new_tensor([-1])) != 0, of_request, after - 1)
+    layer.rows(inputs, out, slots=before, targets=after, starts=starts, state=states)
+    layer.state[slots.long()] = states[prefills + metadata.last_chunk_indices_p.long()].to(layer.state.dtype)
 
 
 def _first(inputs: Inputs, tokens: int) -> dict[str, torch.Tensor]:
@@ -170,6 +210,6 @@ FORWARDS: Mapping[str, Forward] = {
     "gdn": gated_delta_net,
     "gdn_conv": gated_delta_convolution,
     "mamba2": mamba,
-    "mamba2_conv": mamba,
+    "mamba2_conv": mamba_convolution,
 }
 """The forward of each kind."""

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 from attnfuzz.kernels.interface.backend import Op
@@ -87,19 +88,36 @@ def test_decodes_beside_prefills_are_a_call_of_their_own_except_of_the_convoluti
     assert convolution["cu_seqlens"].tolist() == [0, 1, 2, 7]
 
 
-def test_a_layer_of_mamba_decodes_first_and_each_token_of_a_decode_without_drafts_is_a_row() -> None:
-    ((_, decode), (_, prefill)), out = ran(
-        "mamba2",
-        num_decodes=2,
-        num_decode_tokens=2,
-        num_prefills=1,
-        num_prefill_tokens=4,
-        num_accepted_tokens=None,
-        state_indices_tensor_d=ints(6, 7).view(2, 1),
-        state_indices_tensor_p=ints(8),
-        query_start_loc_p=ints(0, 4),
-        has_initial_states_p=torch.tensor([True]),
-    )
+MAMBA: dict[str, Any] = {
+    "num_decodes": 2,
+    "num_decode_tokens": 2,
+    "num_prefills": 2,
+    "num_prefill_tokens": 4,
+    "num_accepted_tokens": None,
+    "state_indices_tensor_d": ints(6, 7).view(2, 1),
+    "state_indices_tensor_p": ints(8, 2),
+    "query_start_loc_p": ints(0, 3, 4),
+    "has_initial_states_p": torch.tensor([True, False]),
+    "prep_initial_states": True,
+    "chunk_size": 2,
+    "seq_idx_p": ints(0, 0, 1),
+    "cu_chunk_seqlen_p": ints(0, 1, 3, 4),
+    "last_chunk_indices_p": ints(1, 2),
+}
+
+
+@pytest.mark.parametrize("kind", ["mamba2", "mamba2_conv"])
+def test_a_layer_of_mamba_decodes_first_and_each_token_of_a_decode_without_drafts_is_a_row(kind: str) -> None:
+    ((_, decode), (_, prefill)), out = ran(kind, **MAMBA)
     assert (decode["slots"].tolist(), decode["cu_seqlens"].tolist()) == ([6, 7], [0, 1, 2])
-    assert prefill["has_initial_state"].tolist() == [True]
+    starts = [0, 1, 3, 4] if kind == "mamba2" else [0, 3, 4]
+    assert prefill["cu_seqlens"].tolist() == starts
     assert out == [1, 1, 2, 2, 2, 2, 0]
+
+
+def test_a_chunk_of_mamba_begins_with_the_state_of_its_request_or_of_the_chunk_before() -> None:
+    (_, (_, chunks)), _ = ran("mamba2", **MAMBA)
+    # Two initial states, and behind them those after each chunk.
+    assert (chunks["slots"].tolist(), chunks["target_slots"].tolist()) == ([0, 2, 1], [2, 3, 4])
+    with pytest.raises(ValueError, match="up to 1 tokens"):
+        ran("mamba2", **MAMBA | {"chunk_size": 1})
