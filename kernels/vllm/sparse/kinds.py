@@ -58,7 +58,8 @@ ATTENDED: Final = structs.replace(
 class SparseKind:
     """A kind of planner: its `module` in vLLM with its metadata `builder`, the module of its `layer`, and its cases.
 
-    It expects a GPU with the compute capability `gpu`.
+    `attention` is the class in `module` that attends to lists, if cases do. It expects a GPU with the compute
+    capability `gpu`.
     """
 
     module: str
@@ -66,6 +67,7 @@ class SparseKind:
     layer: str
     capability: SparseCapability
     gpu: tuple[int, int] = HOPPER
+    attention: str = ""
     on_cpu = False
 
     @property
@@ -92,5 +94,13 @@ SPARSE_KINDS: Final = {
         builder="FlashMLASparseMetadataBuilder",
         layer="vllm.v1.attention.backends.mla.sparse_utils",
         capability=ATTENDED,
+        attention="FlashMLASparseImpl",
+    ),
+    "flash_attn_mla_sparse": SparseKind(
+        module="vllm.v1.attention.backends.mla.flashattn_mla_sparse",
+        builder="FlashAttnMLASparseMetadataBuilder",
+        layer="vllm.v1.attention.backends.mla.sparse_utils",
+        capability=structs.replace(ATTENDED, formats=(KvFormat.LATENT,)),
+        attention="FlashAttnMLASparseImpl",
     ),
 }

@@ -1,4 +1,4 @@
-"""A server's sparse attention with its kernel: the backend's own metadata builder and layer, over FlashMLA's stand-ins.
+"""A server's sparse attention with its kernel: the backend's own metadata builder and layer, over stand-ins.
 
 A file and line below vllm/ is that of vLLM 0.33.0.
 """
@@ -41,7 +41,7 @@ class AttendedLists(SlotLists):
         self.unpacked_from = len(self.lists)
         self.out = torch.zeros(len(self.lists), case.geometry.query_heads, RANK, dtype=torch.bfloat16)
         with self._running():
-            self._layer = loaded.backend.FlashMLASparseImpl(
+            self._layer = getattr(loaded.backend, loaded.kind.attention)(
                 num_heads=case.geometry.query_heads,
                 head_size=576,
                 scale=SCALE,
@@ -98,18 +98,15 @@ class AttendedLists(SlotLists):
     @contextmanager
     def _running(self) -> Iterator[None]:
         backend, groups = self._loaded.backend, self._loaded.module(_GROUPS)
-        stand_ins = {
-            "flash_mla_sparse_fwd": _prefill,
-            "flash_mla_with_kvcache": _decode,
-            "get_mla_metadata": lambda: (SimpleNamespace(shape=None), None),
-        }
         stream = mock.MagicMock(name="stream")
         with ExitStack() as stack:
             stack.enter_context(super()._running())
-            for name, function in stand_ins.items():
-                stack.enter_context(mock.patch.object(backend, name, function))
-            # vLLM's kernel (csrc/cache_kernels.cu).
-            stack.enter_context(mock.patch.object(backend.ops, "concat_mla_q", _concatenate))
+            for name, function in _STAND_INS.items():
+                if hasattr(backend, name):
+                    stack.enter_context(mock.patch.object(backend, name, function))
+            if hasattr(backend, "ops"):
+                # vLLM's kernel (csrc/cache_kernels.cu).
+                stack.enter_context(mock.patch.object(backend.ops, "concat_mla_q", _concatenate))
             # Streams run in order here.
             for name in ("_create_side_stream", "_create_event", "current_stream"):
                 stack.enter_context(mock.patch.object(groups, name, return_value=stream))
@@ -162,3 +159,39 @@ def _decode(
     keys = k_cache.flatten(0, 2)
     launch_attention(q.flatten(0, 1), keys, indices.flatten(0, 1).unsqueeze(1), out.flatten(0, 1), softmax_scale)
     return out, torch.zeros(q.shape[0], q.shape[2], q.shape[1])
+
+
+def _flash_attn(
+    *,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    seqused_k: torch.Tensor,
+    block_table: torch.Tensor,
+    softmax_scale: float,
+    max_seqlen_q: int,
+    **_: Any,
+) -> torch.Tensor:
+    """Stand in for FlashAttention 3 with queries of values `q_v`, on pages of one latent: tables are lists.
+
+    k [slots, 1, 1, 64] and v [slots, 1, 1, 512] are the ends of the same rows.
+    """
+    if len(cu_seqlens_q) != len(q) + 1 or max_seqlen_q != 1:
+        raise RuntimeError(f"{len(q)} queries of one token do not fit {len(cu_seqlens_q) - 1} requests")
+    width = RANK + k.shape[-1]
+    assert k.data_ptr() == v.data_ptr() + RANK * v.itemsize
+    rows = v.as_strided((len(v), 1, width), (v.stride(0), width, 1))
+    out = torch.empty_like(q_v)
+    launch_attention(torch.cat((q_v, q), -1), rows, block_table.unsqueeze(1), out, softmax_scale, None, seqused_k)
+    return out
+
+
+_STAND_INS: Final = {
+    "flash_mla_sparse_fwd": _prefill,
+    "flash_mla_with_kvcache": _decode,
+    "get_mla_metadata": lambda: (SimpleNamespace(shape=None), None),
+    "flash_attn_varlen_func": _flash_attn,
+}
+"""The stand-ins by the names that the backends' modules import."""
