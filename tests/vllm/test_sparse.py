@@ -56,6 +56,7 @@ def failures(backend: str, runner: Runner, examples: int) -> list[Observation]:
         "vllm==0.33.0:flashmla_sparse",
         "vllm==0.33.0:flashmla_sparse_attention",
         "vllm==0.33.0:flash_attn_mla_sparse",
+        "vllm==0.33.0:flashinfer_mla_sparse",
     ],
 )
 def test_lists_of_a_release_are_right(backend: str, runner: Runner) -> None:

@@ -276,40 +276,6 @@ def _get_mla_metadata(cache_seqlens: torch.Tensor, *_: Any, **_options: Any) -> 
     return torch.zeros(_PARTS, 8, dtype=torch.int32), torch.zeros(len(cache_seqlens) + 1, dtype=torch.int32)
 
 
-def decode_lists(
-    *,
-    query: torch.Tensor,
-    kv_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    kv_lora_rank: int,
-    sparse_mla_top_k: int,
-    bmm1_scale: float,
-    **_: Any,
-) -> torch.Tensor:
-    """Stand in for FlashInfer's trtllm_batch_decode_with_kv_cache_mla on lists: rows [batch, 1, heads, dim].
-
-    A row attends to as many entries of its list as it has keys, and to no more than a list has.
-    """
-    batch = len(query)
-    if block_tables.shape != (batch, 1, sparse_mla_top_k) or len(seq_lens) != batch:
-        # flashinfer/mla: _check_trtllm_gen_mla_shape
-        given = f"block_tables {tuple(block_tables.shape)}, seq_lens {len(seq_lens)}"
-        raise ValueError(f"query has {batch} rows, {given}, for lists of {sparse_mla_top_k}")
-    out = torch.empty(*query.shape[:-1], kv_lora_rank, dtype=query.dtype)
-    launch(
-        ATTEND,
-        query=query.squeeze(1),
-        keys=kv_cache.flatten(0, 2)[:, None],
-        indices=block_tables.squeeze(1),
-        out=out.squeeze(1),
-        softmax_scale=bmm1_scale,
-        attn_sink=None,
-        topk_length=seq_lens.clamp(max=sparse_mla_top_k).int(),
-    )
-    return out
-
-
 _FLASH_MLA: Final = {
     "flash_mla_sparse_fwd": _flash_mla_sparse_fwd,
     "flash_mla_with_kvcache": _flash_mla_with_kvcache,

@@ -14,12 +14,12 @@ from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import Below, KernelsBelow
 from attnfuzz.kernels.releases.recording import Recording, outside
 from attnfuzz.kernels.releases.rejection import rejections_of
-from attnfuzz.kernels.releases.sparse_latents import ATTEND
+from attnfuzz.kernels.releases.sparse_latents import ATTEND, decode_lists
 from attnfuzz.kernels.sglang.graphs import ServedGraphs
 from attnfuzz.kernels.sglang.loader import Loaded
 from attnfuzz.kernels.sglang.session import SglangSession
 from attnfuzz.kernels.sglang.sparse.indexer import SparseInputs, blank_inputs, inputs_of, latents_of, make_indexer
-from attnfuzz.kernels.sglang.sparse.kernels import STORE, decode_lists
+from attnfuzz.kernels.sglang.sparse.kernels import STORE
 from attnfuzz.kernels.sglang.sparse.kinds import DsaKind
 from attnfuzz.kernels.sglang.sparse.pool import SparsePool
 from attnfuzz.kernels.sglang.sparse.server import SparseServer

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import structs
 
-from attnfuzz.kernels.vllm.kinds import HOPPER
+from attnfuzz.kernels.vllm.kinds import BLACKWELL, HOPPER
 from attnfuzz.reference.sparse.capability import SparseCapability
 from attnfuzz.reference.sparse.case import KvFormat, ListOrder, SparseOp, Tail
 
@@ -102,5 +102,13 @@ SPARSE_KINDS: Final = {
         layer="vllm.v1.attention.backends.mla.sparse_utils",
         capability=structs.replace(ATTENDED, formats=(KvFormat.LATENT,)),
         attention="FlashAttnMLASparseImpl",
+    ),
+    "flashinfer_mla_sparse": SparseKind(
+        module="vllm.v1.attention.backends.mla.flashinfer_mla_sparse",
+        builder="FlashInferMLASparseTRTLLMMetadataBuilder",
+        layer="vllm.v1.attention.backends.mla.sparse_utils",
+        capability=structs.replace(ATTENDED, formats=(KvFormat.LATENT,)),
+        gpu=BLACKWELL,
+        attention="FlashInferMLASparseImpl",
     ),
 }

@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 
 from attnfuzz.kernels.interface.backend import Bench
-from attnfuzz.kernels.releases.sparse_latents import launch_attention
+from attnfuzz.kernels.releases.sparse_latents import decode_lists, launch_attention
 from attnfuzz.kernels.sparse.inputs import OpInputs
 from attnfuzz.kernels.vllm.sparse.batch import PaddedBatch
 from attnfuzz.kernels.vllm.sparse.planner import Activations, rows_in_batch
@@ -107,6 +107,13 @@ class AttendedLists(SlotLists):
             if hasattr(backend, "ops"):
                 # vLLM's kernel (csrc/cache_kernels.cu).
                 stack.enter_context(mock.patch.object(backend.ops, "concat_mla_q", _concatenate))
+            # The layer imports it when it runs (v1/attention/backends/mla/flashinfer_mla_sparse.py:598).
+            decode = self._loaded.module("flashinfer.decode")
+            stack.enter_context(mock.patch.object(decode, "trtllm_batch_decode_with_kv_cache_mla", decode_lists))
+            if hasattr(backend, "_get_workspace_buffer"):
+                # Hundreds of MiB that no kernel here uses.
+                scratch = torch.zeros(1, dtype=torch.int8)
+                stack.enter_context(mock.patch.object(backend, "_get_workspace_buffer", return_value=scratch))
             # Streams run in order here.
             for name in ("_create_side_stream", "_create_event", "current_stream"):
                 stack.enter_context(mock.patch.object(groups, name, return_value=stream))
