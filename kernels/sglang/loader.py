@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from unittest import mock
 
 import torch
@@ -181,9 +181,9 @@ def _no_gpu(*, hopper: bool) -> Iterator[None]:
     determines a compilation target during import (0.5.23 kernels/jit/utils/arch.py:108) caches it, so that has to be
     right. Nothing may initialize CUDA, which starts threads even if no GPU is visible, so that no worker can be forked:
     neither code that queries Triton (0.5.9 layers/attention/fla/utils.py:231), nor functions of torch that count GPUs
-    (0.5.9 distributed/parallel_state.py:74, 0.5.22 utils/common.py:631).
+    (0.5.9 distributed/parallel_state.py:74, 0.5.22 utils/common.py:631) or ask for the current one (arch.py:108).
     """
-    answers: dict[str, Callable[..., object]] = {"is_available": lambda: False}
+    answers: dict[str, Callable[..., object]] = {"is_available": lambda: False, "_lazy_init": _raise_without_gpu}
     if hopper:
         answers |= _HOPPER
     logger = logging.getLogger("sglang")
@@ -203,6 +203,10 @@ def _no_gpu(*, hopper: bool) -> Iterator[None]:
         logger.setLevel(logging.ERROR)
         stack.callback(logger.setLevel, level)
         yield
+
+
+def _raise_without_gpu() -> NoReturn:
+    raise RuntimeError("No CUDA GPUs are available")
 
 
 class _NoDriver:

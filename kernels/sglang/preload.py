@@ -12,12 +12,13 @@ __all__ = ["load_release", "load_release_for_hopper", "session"]
 def load_release(name: str, *, hopper: bool = False) -> None:
     """Import the release called `name` (sglang==VERSION or sglang@PATH), before workers for it are forked.
 
-    Importing it takes seconds. Raises ReleaseError.
+    Importing it takes seconds. `hopper`: for workers that get a Hopper GPU. Raises ReleaseError.
     """
-    load(release_of(SGLANG, name), hopper=hopper)
+    # FlashInfer's module for compilation, which releases import, asks for the capability of each GPU that it sees.
+    with no_gpu_visible():
+        load(release_of(SGLANG, name), hopper=hopper)
 
 
 def load_release_for_hopper(name: str) -> None:
     """Import a release for workers that get a Hopper GPU. Raises ReleaseError."""
-    with no_gpu_visible():
-        load_release(name, hopper=True)
+    load_release(name, hopper=True)

@@ -79,6 +79,7 @@ def test_a_release_that_asks_for_the_gpu_while_it_is_imported_does_not_initializ
     monkeypatch.setattr(torch, "get_device_module", initialized)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", initialized)
     monkeypatch.setattr(torch.cuda, "is_available", initialized)
+    monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: pytest.fail("CUDA is initialized"))
     triton, runtime = ModuleType("triton"), ModuleType("triton.runtime")
     vars(triton)["runtime"] = runtime
     vars(runtime)["driver"] = SimpleNamespace(_active=None)
@@ -89,6 +90,8 @@ def test_a_release_that_asks_for_the_gpu_while_it_is_imported_does_not_initializ
         "import torch, triton.runtime",
         "ACCELERATOR = torch.accelerator.current_accelerator(check_available=True)",
         "DEVICE, DRIVER = torch.get_device_module(), triton.runtime.driver._active",
+        "try: torch.cuda.current_device()",
+        "except Exception: pass",
     )
     module.write_text("\n".join((*asked, module.read_text())))
     answers = load(_release(checkout)).module(_MHA)
