@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 from msgspec.structs import replace
@@ -33,6 +34,10 @@ SYMPTOM = ShrinkBudget(runs=150, seconds=3.0)
 
 RUNS_PER_SHRINKING_RUN = 4
 """Number of runs of a flaky failure's case per run of the shrinking budget."""
+
+
+_SECONDS_TO_FOLD = 2.0
+"""Time after which no further case of two steps is tried for a failure that depends on earlier cases."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +192,11 @@ class CaseStages:
         """Return the failure in a case of two steps, alone in a fresh worker, or None. Workers have to start fast."""
         if not failing.history or not self._starts_fast or failing.spent:
             return None
+        began = monotonic()
         for case in filter(self._slice.allowed, folded(failing.case, failing.failure.step)):
+            if monotonic() - began > _SECONDS_TO_FOLD:
+                # Workers that import an engine start slowly.
+                break
             verdict = self._alone(case)
             found = failing.fingerprint.among(verdict.failures)
             if found is not None and found.step and comes_back(self._slice.runner, case, found):
