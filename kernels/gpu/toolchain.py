@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from attnfuzz.kernels.cuda import nvcc
-from attnfuzz.kernels.cuda.visible import Arch, no_gpu_visible, visible
+from attnfuzz.kernels.cuda.visible import Arch, Gpu, no_gpu_visible, visible
 from attnfuzz.kernels.gpu import build_record, modules
 from attnfuzz.kernels.gpu.build_record import Compiled
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
@@ -65,14 +65,19 @@ def environment() -> Mapping[str, str]:
     """Return the variables of a process that sees one of this process's GPUs.
 
     FlashInfer names its cache for all architectures that it sees: the modules were compiled for all GPUs. CuTe gets
-    its architecture, too: FlashInfer's import reads it, and if no GPU is visible, CuTe's query of the driver ends the
-    process by SIGSEGV (nvidia-cutlass-dsl 4.8.1, base_dsl/env_manager.py, detect_gpu_arch).
+    its architecture, too: FlashInfer's import reads it, and CuTe's query of the driver (nvidia-cutlass-dsl 4.8.1,
+    base_dsl/env_manager.py, detect_gpu_arch) ended the process that forks workers by SIGSEGV on an H200.
     """
-    (gpu, *_) = visible()
+    variables = {build_record.ARCH_LIST: build_record.architectures()}
+    if gpus := visible():
+        variables[_CUTE_ARCH] = os.environ.get(_CUTE_ARCH) or _cute_arch(gpus[0])
+    return variables
+
+
+def _cute_arch(gpu: Gpu) -> str:
     # From Hopper on, only an architecture with this suffix has all instructions.
     suffix = "a" if float(gpu.capability) >= float(Arch.HOPPER) else ""
-    cute = os.environ.get(_CUTE_ARCH) or f"sm_{gpu.capability.replace('.', '')}{suffix}"
-    return {build_record.ARCH_LIST: build_record.architectures(), _CUTE_ARCH: cute}
+    return f"sm_{gpu.capability.replace('.', '')}{suffix}"
 
 
 def preload() -> None:
