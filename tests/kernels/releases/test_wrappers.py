@@ -101,7 +101,7 @@ def test_other_heads_dims_or_pages_than_planned_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("bench")
-def test_a_request_without_pages_has_no_keys() -> None:
+def test_a_request_without_pages_has_no_keys_and_no_mask() -> None:
     wrapper = BatchPrefillWithPagedKVCacheWrapper(torch.zeros(64, dtype=torch.uint8), "NHD", backend="fa2")
     tokens = torch.randn(6, 1, DIM), torch.randn(6, 1, DIM)
     indptr, query = torch.tensor([0, 0, 2], dtype=torch.int32), torch.randn(2, 2, DIM)
@@ -109,11 +109,14 @@ def test_a_request_without_pages_has_no_keys() -> None:
     pages = {"paged_kv_indptr": indptr, "paged_kv_indices": torch.tensor([3, 4], dtype=torch.int32)}
     last = torch.ones(2, dtype=torch.int32)
     rows = torch.arange(3, dtype=torch.int32)
-    wrapper.begin_forward(rows, **pages, paged_kv_last_page_len=last, head_dim_qk=DIM, **layer)
-    out, lse = wrapper.forward_return_lse(query, tokens, sm_scale=0.5)
-    assert not out[0].any()
-    assert lse[0].tolist() == [-torch.inf, -torch.inf]
-    torch.testing.assert_close(out[1], torch.softmax(0.5 * query[1] @ tokens[0][3:5, 0].T, dim=-1) @ tokens[1][3:5, 0])
+    for mask in (None, torch.tensor([False, True])):
+        first = 3 if mask is None else 4
+        wrapper.begin_forward(rows, **pages, paged_kv_last_page_len=last, head_dim_qk=DIM, custom_mask=mask, **layer)
+        out, lse = wrapper.forward_return_lse(query, tokens, sm_scale=0.5)
+        assert not out[0].any()
+        assert lse[0].tolist() == [-torch.inf, -torch.inf]
+        keys, values = (part[first:5, 0] for part in tokens)
+        torch.testing.assert_close(out[1], torch.softmax(0.5 * query[1] @ keys.T, dim=-1) @ values)
 
 
 @pytest.mark.usefixtures("bench")
