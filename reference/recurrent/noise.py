@@ -20,6 +20,7 @@ class StateNoise(msgspec.Struct, frozen=True, kw_only=True):
       of the rounding of the sum, which is large beside a small result.
     - `gate` is the relative error of the logarithm of a decay, `decay_floor` its absolute error, and `exponential` the
       relative error of its exponential.
+    - `decay_offset` is a constant that is added to a decay, so that its logarithm is finite.
     - `prefix` is the roundoff of the sums of these logarithms from the beginning of a chunk of 64 tokens. Chunked forms
       take the decay between two tokens as the exponential of a difference of two such sums.
     - `middle` is the roundoff of an output before an activation or a gate is applied.
@@ -33,6 +34,7 @@ class StateNoise(msgspec.Struct, frozen=True, kw_only=True):
     gate: float = 4 * FP32
     decay_floor: float = 4 * FP32
     exponential: float = 4 * FP32
+    decay_offset: float = 0.0
     prefix: float = 0.0
     middle: float = FP32
     activation: float = 4 * FP32

@@ -72,13 +72,16 @@ def recur(terms: StateTerms, state: torch.Tensor, noise: StateNoise, *, all_stat
         decay_error = decay_error + (noise.prefix * _prefixes(terms.log_decay)).square().unsqueeze(-1)
     operands, sums = noise.operands**2, noise.accumulate**2 * key.shape[-1]
     kept = noise.state**2
+    # An offset is the same in all elements: its mean square is not a part of its bound's, as that of a rounding is.
+    offset = noise.decay_offset**2 / UNIFORM
     outs, errors, states, state_errors = [], [], [], []
     key_squared, query_squared = key.square(), query.square()
     for t in range(tokens):
         k, k2 = key[t].unsqueeze(-1), key_squared[t].unsqueeze(-1)
+        error = error * decay[t].square() + offset * state.square()
         state = state * decay[t]
         squared = state.square()
-        error = error * decay[t].square() + squared * decay_error[t]
+        error = error + squared * decay_error[t]
         u = value[t]
         # Of u, the error of one factor and of its sums.
         fresh = u.square() * operands

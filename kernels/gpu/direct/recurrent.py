@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import torch
 
 from attnfuzz.kernels.cuda import guards, nvcc, visible
@@ -336,8 +337,9 @@ GDN_PREFILL: Final = FlashInferStates(
     "flashinfer:gdn_prefill",
     {StateMode.PREFILL: delta_prefill},
     StateCapability(modes=(StateMode.PREFILL,), given=True, empty_rows=False, **_DELTA),
-    # Chunks of 64 tokens with operands in bf16 on tensor cores.
-    noise_model=StateNoise.chunked(torch.bfloat16),
+    # Chunks of 64 tokens with operands in bf16 on tensor cores. Logarithms are those of decays + 1e-10 (alpha.py:37 of
+    # gdn_kernels/delta_rule_dsl), which are the decays themselves where these are far smaller.
+    noise_model=msgspec.structs.replace(StateNoise.chunked(torch.bfloat16), decay_offset=1e-10),
     why_missing=_CUTE,
 )
 

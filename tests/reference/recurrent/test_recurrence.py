@@ -1,10 +1,12 @@
 """The recurrences in fp64, and the errors that they allow."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from attnfuzz.reference.recurrent.noise import StateNoise
-from attnfuzz.reference.recurrent.recurrence import StateTerms, Taps, convolve, recur
+from attnfuzz.reference.recurrent.recurrence import UNIFORM, StateTerms, Taps, convolve, recur
 
 DOUBLE = torch.float64
 
@@ -69,6 +71,16 @@ def test_errors_of_rounded_factors_are_within_their_bounds(delta: bool) -> None:
     off = (recur(rounded, start, StateNoise()).out - right.out).abs() / right.out_error.sqrt()
     assert 0.05 < float(off.square().mean().sqrt()) < 1
     assert float(off.max()) < 4
+
+
+def test_the_bound_of_an_element_has_the_offset_of_a_decay() -> None:
+    # FlashInfer 0.7.4's prefill on Hopper takes log2(decay + 1e-10): a decay of e^-30 was 1e-10 there.
+    terms, start = drawn(1, delta=True), torch.randn(2, 4, 3, dtype=DOUBLE)
+    terms = replace(terms, key=torch.zeros_like(terms.key), log_decay=torch.full_like(terms.log_decay, -30.0))
+    raised = replace(terms, log_decay=(terms.log_decay.exp() + 1e-10).log())
+    right = recur(terms, start, StateNoise(decay_offset=1e-10))
+    off = (recur(raised, start, StateNoise()).states[-1] - right.states[-1]).square()
+    torch.testing.assert_close(off, UNIFORM * right.state_errors[-1])
 
 
 @pytest.mark.slow
