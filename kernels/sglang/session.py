@@ -22,6 +22,7 @@ from attnfuzz.kernels.sglang.projected import ProjectedAttention
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.kernels.sglang.stand_ins import replace_calls
 from attnfuzz.kernels.sglang.trees import topk_of
+from attnfuzz.kernels.sglang.window_pool import POOLS
 from attnfuzz.reference.case import Case, Launch, Mode, Step, Tombstone
 
 _WORKERS = {Mode.DRAFT_EXTEND: WorkerKind.SPEC_V1, Mode.DRAFT_EXTEND_V2: WorkerKind.SPEC_V2}
@@ -54,6 +55,8 @@ class SglangSession(ABC):
             raise Unsupported("a server drafts the same number of tokens in all steps")
         if drafting and case.pages.tombstone is not Tombstone.NONE:
             raise Unsupported("decodes of a draft model on a pool of windows are planned with the slots of all steps")
+        if case.pages.tombstone is not Tombstone.NONE and not loaded.has(POOLS):
+            raise Unsupported(f"a pool of windows, as the tree has no {POOLS}")
         if drafting and topk_of(case) > 1:
             raise Unsupported("decodes of a draft model for a tree have several tokens of each request")
         self._loaded, self._kernels, self._case, self._bench = loaded, kernels, case, bench

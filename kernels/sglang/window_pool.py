@@ -14,6 +14,9 @@ from attnfuzz.kernels.sglang.layer import LAYER_ID
 from attnfuzz.kernels.sglang.pool import DUMMY_LOCATION, ServerPool, guarded_pool, pool_arguments
 from attnfuzz.reference.case import Case, Step
 
+POOLS = "sglang.srt.mem_cache.swa_memory_pool"
+"""The release's module of both pools."""
+
 _FULL_LAYER_ID = LAYER_ID + 1
 
 _WITHOUT_TRANSPOSE = Version("0.5.15")
@@ -85,7 +88,7 @@ def release_pools(loaded: Any, case: Case, pool: WindowPool, dtype: torch.dtype)
 
     See mem_cache/kv_cache_configurator.py:2532. The case's layer has a window; another, which never runs, has none.
     """
-    swa = loaded.module("sglang.srt.mem_cache.swa_memory_pool")
+    swa = loaded.module(POOLS)
     arguments = pool_arguments(case, pool, dtype)
     del arguments["layer_num"]
     size = arguments.pop("size")
