@@ -97,18 +97,21 @@ class Lifeline:
     def failure(self, words: str = "") -> NurseryError:
         """Return the reason why no worker started: the nursery's answer, or its output and the worker's (`words`)."""
         answer: Answer | None = None
-        with contextlib.suppress(NurseryError, OSError):
-            answer = self._receive(0.0)
+        try:
+            answer, end = self._receive(0.0), ""
+        except BlockingIOError:
+            # It goes on: a worker failed.
+            end = ""
+        except (NurseryError, OSError):
+            end = self._end()
         if isinstance(answer, Failed) and answer.advice:
             return CannotStart(answer.advice)
         if isinstance(answer, Failed):
             return NurseryError(f"workers can't start:\n{answer.trace}")
         words = "\n".join(filter(None, (ends_of(self._log), words)))
-        return NurseryError(f"no worker came from the process that forks them{self._end()}; last words:\n{words}")
+        return NurseryError(f"no worker came from the process that forks them{end}; last words:\n{words}")
 
     def _end(self) -> str:
-        if self._stuck:
-            return ""
         try:
             status = self._process.wait(_SECONDS_TO_END)
         except subprocess.TimeoutExpired:
