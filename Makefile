@@ -44,7 +44,7 @@ test: lint imports
 	@$(MAKE) --no-print-directory --jobs 2 types tests
 
 tests: $(READY)
-	$(BIN)/pytest $(TWO) --attn-examples 30
+	$(BIN)/pytest $(TWO) --attn-examples 20
 
 ## The loop, in under a minute: tests that start no process and draw few cases.
 quick: $(READY)

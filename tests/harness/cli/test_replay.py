@@ -30,6 +30,7 @@ def filed(home: Path, name: str, recurrence: Recurrence, *before: Case, failure:
     return str(archive(home).file(finding, Fingerprint.of(case.backend, failure))[0])
 
 
+@pytest.mark.long
 def test_a_finding_of_each_17th_launch_is_repeated_until_it_fails(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     path = filed(tmp_path, "EVERY_17_NAN", Recurrence(way=Rerun.ALONE, runs=136, failed=8))
     ran = attnfuzz("replay", path)

@@ -56,7 +56,7 @@ def output(process: "subprocess.Popen[str]") -> list[str]:
     return process.communicate(timeout=120)[0].splitlines()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_processes_that_start_together_compile_once(tmp_path: Path, tiny: Path) -> None:
     processes = [start(tmp_path / "cache", tiny) for _ in range(3)]
     outputs = [output(process) for process in processes]
@@ -73,7 +73,7 @@ def test_a_change_of_the_sources_compiles_again(tmp_path: Path, tiny: Path) -> N
     assert output(start(tmp_path / "cache", tiny))[-1] == "answer 43"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_library_with_defects_is_built_beside_the_other_when_it_is_asked_for(tmp_path: Path, tiny: Path) -> None:
     cache = tmp_path / "cache"
     assert output(start(cache, tiny))[-1] == "answer 42"
