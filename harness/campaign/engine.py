@@ -263,14 +263,8 @@ class Campaign:
 
     @property
     def _cut_short(self) -> bool:
-        """Whether the campaign ends before its budget, because it was stopped or has its finding with the script.
-
-        A job may file another new cause while the first one's script is made, and makes its script as well.
-        """
-        if self._stop.is_set() or not self._tasks.found:
-            return self._stop.is_set()
-        waiting = self._scripting.waiting
-        return not any(cause.name in waiting for cause in self._standing.causes if cause.known is None)
+        """Whether the campaign ends before its budget, because it was stopped or has its finding with the script."""
+        return self._stop.is_set() or self._tasks.complete
 
     def _check_driver(self) -> Iterator[Event]:
         """End as after a GPU that is gone, if the driver keeps all jobs waiting at the end of the time."""

@@ -70,6 +70,12 @@ class Tasks:
         """Whether the campaign has the finding that it was to run for: only scripts are left to make."""
         return self.plan.until_finding and bool(self.standing.unexpected)
 
+    @property
+    def complete(self) -> bool:
+        """Whether it has that finding, and a script of each new cause: a job may file others while one is made."""
+        new = (cause for cause in self.standing.causes if cause.known is None)
+        return self.found and not any(cause.name in self.scripting.waiting for cause in new)
+
     def next(self, at: float, under_way: Collection[UnderWay], unsent: Mapping[str, int]) -> UnderWay | None:
         """Return the next slice, `at` seconds into the campaign, or None if there is nothing to do or no time left.
 

@@ -72,6 +72,7 @@ def _recurrent_parts(result: StateResult) -> list[_Judged]:
         heads = answer.out.shape[1]
         out = result.out[row.tokens]
         parts.append(_judged(row, "out", (out, answer.out, answer.out_error), 0, heads))
+        # The state at the end of a block may take the slot of one that the kernel wrote.
         replaced = {slot for slot, _ in row.committed}
         for token, slot in enumerate(row.written):
             if slot in replaced:

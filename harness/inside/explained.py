@@ -27,7 +27,7 @@ from attnfuzz.harness.judge.explain import (
 )
 from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.judge.wrong_rows import wrong_rows
-from attnfuzz.harness.verdict.failures import REACHED_BY, Observation, Verdict, WrongRows
+from attnfuzz.harness.verdict.failures import REACHED_BY, Kind, Observation, Verdict, WrongRows
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.harness.workers.task import Task
 from attnfuzz.reference.case import Case
@@ -35,9 +35,6 @@ from attnfuzz.reference.geometry import KvLayout
 
 _MOST_SECONDS = 10.0
 """Seconds after which no further run begins."""
-
-EMPTY_ROWS = "empty rows"
-"""The place of failures of rows that see no key."""
 
 Write = Callable[[bytes], None]
 
@@ -145,7 +142,8 @@ def _explanation(
 ) -> Explanation | None:
     """Return the explanation of a failed place: an order of all rows, or a claim about its worst row."""
     order = orders.get(observation.step)
-    if order is not None and observation.place in ("out", EMPTY_ROWS) and (found := order.conclusion()) is not None:
+    of_rows = observation.place == "out" or observation.kind is Kind.EMPTY_ROW
+    if order is not None and of_rows and (found := order.conclusion()) is not None:
         return found
     if observation.tier in ("", Tier.T0) or observation.row is None:
         return None

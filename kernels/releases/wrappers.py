@@ -49,11 +49,11 @@ def pack(mask: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.
     return torch.cat(parts), starts
 
 
-def _masked(indptr: torch.Tensor, last_page_len: torch.Tensor, page_size: int) -> torch.Tensor:
-    """Return each request's keys in a mask [batch] (flashinfer/prefill.py, _compute_page_mask_indptr).
+def _keys_of_masks(indptr: torch.Tensor, last_page_len: torch.Tensor, page_size: int) -> torch.Tensor:
+    """Return the numbers of keys [batch] that a mask has (flashinfer/prefill.py, _compute_page_mask_indptr).
 
-    Unlike in `lengths_of_pages`, a request without pages has none if its last page is full. It has fewer than none
-    otherwise, which no planner passes.
+    A request without pages has none if its last page is full, where `lengths_of_pages` returns the length of that page.
+    With another last page, FlashInfer computes a negative number; no planner passes one.
     """
     return ((indptr.diff() - 1) * page_size + last_page_len).clamp(min=0)
 
@@ -261,7 +261,9 @@ class BatchPrefillWithPagedKVCacheWrapper(PlannedWrapper):
             self._keep(given, lengths, indptr)
             self._qo_indptr_last = int(starts[-1])
             mask = given["custom_mask"]
-            packed = None if mask is None else pack(mask, starts.diff() * _masked(indptr, last, given["page_size"]))
+            packed = (
+                None if mask is None else pack(mask, starts.diff() * _keys_of_masks(indptr, last, given["page_size"]))
+            )
             if self._use_cuda_graph:
                 self._fill(starts, indptr, indices, last, packed)
             else:

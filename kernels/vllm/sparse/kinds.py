@@ -53,6 +53,9 @@ ATTENDED: Final = structs.replace(
 )
 """The capability of the attention to these lists."""
 
+_ON_LATENTS: Final = structs.replace(ATTENDED, formats=(KvFormat.LATENT,))
+"""The same, without packed latents."""
+
 
 @dataclass(frozen=True)
 class SparseKind:
@@ -100,14 +103,14 @@ SPARSE_KINDS: Final = {
         module="vllm.v1.attention.backends.mla.flashattn_mla_sparse",
         builder="FlashAttnMLASparseMetadataBuilder",
         layer="vllm.v1.attention.backends.mla.sparse_utils",
-        capability=structs.replace(ATTENDED, formats=(KvFormat.LATENT,)),
+        capability=_ON_LATENTS,
         attention="FlashAttnMLASparseImpl",
     ),
     "flashinfer_mla_sparse": SparseKind(
         module="vllm.v1.attention.backends.mla.flashinfer_mla_sparse",
         builder="FlashInferMLASparseTRTLLMMetadataBuilder",
         layer="vllm.v1.attention.backends.mla.sparse_utils",
-        capability=structs.replace(ATTENDED, formats=(KvFormat.LATENT,)),
+        capability=_ON_LATENTS,
         gpu=BLACKWELL,
         attention="FlashInferMLASparseImpl",
     ),
